@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from typing import Any
 
 import pytest
 from tests.unit.services.fleet import Fleet, known_sequence, write
+from tests.unit.services.test_launcher import HeldPlatform, running
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
@@ -25,7 +28,7 @@ from tideline_runtime.looks import REST_AFTER_S, UNSEEN_REST_AFTER_S
 from tideline_runtime.metrics import STORAGE_REQUESTS
 from tideline_runtime.news import MISSED_BEATS, News
 from tideline_runtime.registry import RESTING_S
-from tideline_table.action import Outcome, TableService
+from tideline_table.action import Outcome, TableService, request_clustering, run_clustering
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.errors import StorageError
 from tideline_table.storage import Folder, LocalStorage
@@ -392,3 +395,102 @@ def test_a_service_that_starts_opens_tables_that_rest_in_turns(
     fleet.clock.advance(5)
     planner.tick()
     assert all(planner._watch.document(table.uid) is not None for table in tables)
+
+
+def let_rest(fleet: Fleet, kind: type, settings: type, name: str, *more: object, **explicit: object) -> Any:
+    """A service in which all tables rest, because a mirror told it that they are quiet; the mirror is then not heard any more."""
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    service, _ = fleet.service(kind, settings, name, *more, **explicit)
+    for _ in range(4):
+        mirror.tick()
+        fleet.clock.advance(REST_AFTER_S)
+    mirror.tick()
+    heard = service._tables.looks._news
+    heard.take(fleet.event_log.tail([TABLES.name, MIRRORS.name]).poll(0), is_at_end=True)
+    heard.stop()
+    service.tick()
+    assert service._tables.resting()
+    return service
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "name"), [(PlannerService, PlannerSettings, "planner"), (LauncherService, LauncherSettings, "launcher")]
+)
+def test_another_table_at_the_place_of_one_that_rests_is_served(fleet: Fleet, kind: type, settings: type, name: str) -> None:
+    """The log of the new table is shorter: an entry after the last one of the old table was never there."""
+    table = fleet.create("trips")
+    for first in range(3):
+        write(table, 10 * first)
+    service = let_rest(fleet, kind, settings, name)
+    shutil.rmtree(fleet.path("trips"))
+    other = fleet.create("trips")
+    for _ in range(2):
+        fleet.clock.advance(MISSED_BEATS * 60 + 20)
+        service.tick()
+    assert service._tables.known() == {other.uid: other.storage.root}
+
+
+def test_an_application_of_a_table_that_rests_is_adopted(fleet: Fleet) -> None:
+    """Nobody counted it, or ended it at its deadline."""
+    table = fleet.create("trips")
+    write(table, 0)
+    platform = HeldPlatform()
+    launcher = let_rest(fleet, LauncherService, LauncherSettings, "launcher", platform)
+    found = running("20260101000000000", table.uid)
+    platform.by_name[found.driver] = (found,)
+    launcher.tick()
+    assert launcher._tables.by_uid(table.uid) is not None
+    assert (found.driver, found.key) in launcher._seen
+
+
+def test_a_table_that_cannot_be_opened_does_not_rest(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was one that rests as soon as opening others took long: its finding ended, and began again with the next visit."""
+    write(fleet.create("trips"), 0)
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner")
+    fleet.clock.advance(UNSEEN_REST_AFTER_S)
+    monkeypatch.setattr(open_tables, "read_identity", unreachable)
+    for opening_s in (open_tables.OPENING_S, 0.0):
+        monkeypatch.setattr(open_tables, "OPENING_S", opening_s)
+        monkeypatch.setattr(News, "at_rest", lambda _, base_path, __: (uid_of(fleet), 9))
+        fleet.clock.advance(10)
+        planner.tick()
+        assert len(planner._tables.refusals()) == 1
+
+
+def test_a_budget_of_the_fleet_counts_what_was_rewritten_of_tables_that_rest(fleet: Fleet) -> None:
+    table = fleet.create("trips")
+    for first in range(3):
+        write(table, 10 * first)
+    assert run_clustering(table, request_clustering(table))
+    policies = fleet.folder / "policies.yaml"
+    policies.write_text("version: 1\n")
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner", policy_file=policies)
+    policies.write_text("version: 1\nfleet: {bytes_per_day: 1000000}\n")
+    for _ in range(3):
+        fleet.clock.advance(5)
+        planner.tick()
+    assert planner._tables.resting()
+    assert planner._ledgers.total(fleet.clock.now()) > 0
+
+
+def unreachable(_: object) -> None:
+    raise StorageError("the store is away", remedy="retry")
+
+
+def uid_of(fleet: Fleet) -> str:
+    return fleet.open().uid
+
+
+def test_the_mirror_goes_on_with_a_table_that_it_does_not_close(fleet: Fleet) -> None:
+    """Close to an audit a table stays open: its cursor was read again, and its files put in order again, at each look."""
+    table = fleet.create("trips")
+    write(table, 0)
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror", audit_interval_s=600.0)
+    for _ in range(4):
+        mirror.tick()
+        fleet.clock.advance(REST_AFTER_S)
+    for _ in range(3):
+        mirror.tick()
+    assert mirror._tables.by_uid(table.uid) is not None
+    assert table.uid in mirror._cursors
+    assert mirror._in_order == {table.uid: table.state.sequence}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 from tideline_runtime.news import News
@@ -52,7 +53,7 @@ class Looks:
 
     def waits(self, base_path: str, interval_s: float) -> bool:
         """Return whether an interval since the last look at a table that may be closed is not over."""
-        return self._clock.monotonic_s() < self._looked_at_s[base_path] + interval_s
+        return self._clock.monotonic_s() < self._looked_at_s.get(base_path, -math.inf) + interval_s
 
     def is_current(self, table: Table) -> bool:
         """Return whether the mirror has told all that is known of an open table, and no news. An audit does not believe it."""
@@ -67,13 +68,12 @@ class Looks:
         """Return when a table is refreshed although the mirror tells that it has no news."""
         return self._audit_at_s[base_path]
 
-    def takes_identity(self, table: Table) -> bool:
-        """Return whether the caller must check now that no other table was created at the place of an open one."""
+    def takes_identity(self, base_path: str, interval_s: float) -> bool:
+        """Return whether the caller must check now that no other table was created at the place of one, looked at so often."""
         now_s = self._clock.monotonic_s()
-        wait_s = max(self._rescan_s, LOOKS_PER_IDENTITY * self.interval_s(table))
-        if now_s < self._identified_at_s[table.base_path] + wait_s:
+        if now_s < self._identified_at_s[base_path] + max(self._rescan_s, LOOKS_PER_IDENTITY * interval_s):
             return False
-        self._identified_at_s[table.base_path] = now_s
+        self._identified_at_s[base_path] = now_s
         return True
 
     def opened(self, base_path: str) -> None:

@@ -108,6 +108,8 @@ class OpenTables:
     rests_until_s: Callable[[Table], float] | None = None
     """Asked about a table at which the service has looked; returns until when, on the monotonic clock, it has no work on the table
     unless there is news. The table is closed if that is far away. None: the service needs all tables open."""
+    closed: Callable[[Table], None] = lambda _: None
+    """Told of a table that was closed for that reason."""
     waiting: set[str] = field(default_factory=set, init=False)
     """The base paths of the tables that rest, and are not open for that reason."""
     _resting: dict[str, tuple[int, float, TablePolicy]] = field(default_factory=dict, init=False)
@@ -145,7 +147,9 @@ class OpenTables:
         self._balance()
         if self.policies is not None:
             # One content for the whole visit.
-            self._in_force = self.policies.current()
+            before, self._in_force = self._in_force, self.policies.current()
+            if before.fleet != self._in_force.fleet:
+                self._resting.clear()  # a budget counts what was rewritten within a day: those tables are opened once
         wanted = self._search()
         self._opens_until_s = self.clock.monotonic_s() + OPENING_S
         opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids, self._resting)
@@ -196,6 +200,7 @@ class OpenTables:
             context.health.beat()
             try:
                 examine(table)
+                self._let_rest(table)
             except ShardLost as error:
                 self.looks.owes(table.base_path)
                 _log.info("table left to another instance", table=table.uid, reason=str(error))
@@ -209,7 +214,6 @@ class OpenTables:
                     curable = curable or error
             else:
                 self._troubled.pop(table.base_path, None)
-                self._let_rest(table)
         return curable or self._unbalanced
 
     def owns(self, base_path: str) -> bool:
@@ -345,7 +349,7 @@ class OpenTables:
             if table is not None and not is_named and self.looks.rests(table):
                 return None
             is_current = table is not None and not is_named and self.looks.is_current(table)
-            if table is not None and not is_current and self.looks.takes_identity(table) and self._is_another(table):
+            if table is not None and not is_current and self._is_another(table):
                 # The table was dropped and created again at the same place: open the new one.
                 table = None
             if table is not None and table.timeline.is_outdated:
@@ -356,10 +360,10 @@ class OpenTables:
             self.waiting.discard(base_path)
             is_new = table is None
             if table is None:
-                if base_path not in self._open and not is_named and (uid := self.waits(base_path)) is not None:
+                is_closed = base_path not in self._open and base_path not in self._refused
+                if is_closed and not is_named and (uid := self.waits(base_path)) is not None:
                     self._uids[base_path] = uid
                     self.waiting.add(base_path)
-                    self._refused.pop(base_path, None)
                     return None
                 self._resting.pop(base_path, None)
                 table = self._open[base_path] = self._opened(base_path)
@@ -393,6 +397,7 @@ class OpenTables:
         if until_s < self.clock.monotonic_s() + LEAST_REST_S:
             return
         del self._open[base_path], self._opened_with[base_path]
+        self.closed(table)
         self._resting[base_path] = table.state.sequence, until_s, self.policy(base_path)
         self.waiting.add(base_path)
 
@@ -403,8 +408,8 @@ class OpenTables:
     def _awaits_news(self, base_path: str) -> str | None:
         """Return the uid of a table that rests and of which the mirror tells no news.
 
-        Without a mirror, one request asks whether a table that was closed has a further entry. A table that this process has not
-        opened yet, and which rests, is opened when it is its turn.
+        Without a mirror, one request asks whether a table that was closed has a further entry, and at times one whether it is the
+        same. A table that this process has not opened yet, and which rests, is opened when it is its turn.
         """
         closed, now_s = self._resting.pop(base_path, None), self.clock.monotonic_s()
         if self.rests_until_s is None or self.source is not None:
@@ -417,14 +422,19 @@ class OpenTables:
             return None
         if told is None or now_s >= self.looks.audit_at_s(base_path):
             self.looks.looked(base_path)
-            if exists(self.storage(base_path), entry_path(sequence + 1)):
+            storage = self.storage(base_path)
+            if exists(storage, entry_path(sequence + 1)):
+                return None
+            # Another table at the same place may have fewer entries.
+            if self.looks.takes_identity(base_path, 0.0) and ((found := read_identity(storage)) is None or found.uid != uid):
                 return None
         self._resting[base_path] = closed
         return uid
 
     def _is_another(self, table: Table) -> bool:
-        """Return whether an open table is not the one at its place any more. One request."""
-        if read_identity(table.storage) == table.identity:
+        """Return whether an open table is not the one at its place any more, if that is to be checked now. One request."""
+        is_due = self.looks.takes_identity(table.base_path, self.looks.interval_s(table))
+        if not is_due or read_identity(table.storage) == table.identity:
             return False
         self.registry.doubt(table.base_path)
         return True

@@ -99,11 +99,12 @@ class LauncherService:
         # Applications are read before plans: if one ends in between, its plan is read as ended, too.
         known = self._applications.known()
         self._busy = {a.key.table_uid for a in known}
-        ended = [a.key.table_uid for a in known if a.end is not None and not a.is_collected]
+        resting = self._tables.resting()
+        ended = [a.key.table_uid for a in known if (a.end is not None and not a.is_collected) or a.key.table_uid in resting]
         during = VisitLaunches(known)
         plans, again_s, failure = self._pending.visit(ended, lambda found, named: self._launch_named(found, named, during))
         started = [a for a in self._applications.known() if a.key in during.started] if during.started else []
-        mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]  # none of them rests
+        mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]
         self._work |= {plan.key: plan.work for plan in plans}
         for application in sorted(mine, key=lambda a: a.created):
             self._adopt(application, known)

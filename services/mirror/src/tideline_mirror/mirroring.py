@@ -83,7 +83,7 @@ class MirrorService:
         self._positions = Positions(context, settings.fleet, self._tables, self._events, self._publishers)
         self._cursors, self._known = self._positions.cursors, self._positions.records
         self._tables.waits = lambda base_path: self._positions.rests(base_path, self._pace.look_s)
-        self._tables.rests_until_s = self._rests_until_s
+        self._tables.rests_until_s, self._tables.closed = self._rests_until_s, self._note_closed
         self._notices = Notices(context.clock, hinted, context.wake)
         self._positions.looked = self._notices.looked
         self._source_of = source_of(settings)
@@ -314,15 +314,17 @@ class MirrorService:
         """Return until when a look at a table need only ask for its next entry: it is quiet, published and in order."""
         uid, sequence = table.uid, table.state.sequence
         is_published = uid not in self._partial and uid not in self._backlog and uid not in self._batches
-        record, looks = self._known.get(uid), self._tables.looks
+        record = self._known.get(uid)
         if not is_published or self._in_order.get(uid) != sequence or self._pace.quiet_s(uid) < REST_AFTER_S:
             return 0.0
         if record is None or record.sequence != sequence or record.pending_plans or record.health != HEALTHY:
             return 0.0
-        self._positions.close(table, sequence)
+        return self._tables.looks.audit_at_s(table.base_path)
+
+    def _note_closed(self, table: Table) -> None:
+        self._positions.close(table, table.state.sequence)
         for of_tables in (self._identities, self._scrubbed_s, self._in_order):
-            of_tables.pop(uid, None)
-        return looks.audit_at_s(table.base_path)
+            of_tables.pop(table.uid, None)
 
     def _heal(self, table: Table) -> None:
         """Create timeline files that a writer left out, once for each step: those of an exclusive table may be late, not vanish."""

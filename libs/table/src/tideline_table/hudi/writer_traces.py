@@ -42,10 +42,7 @@ def kind_of(extra: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
 
 
 def is_of_tideline(metadata: CommitMetadata) -> bool:
-    """Return whether a commit has a trace of Tideline's writers: digests of its files, or a note.
-
-    One without files may have none.
-    """
+    """Return whether a commit has a trace of Tideline's writers: digests of its files, or a note. One without files may lack it."""
     return any(stat.record for stat in metadata.stats) or any(key.startswith("tideline.") for key in metadata.extra)
 
 
