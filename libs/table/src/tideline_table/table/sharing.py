@@ -60,16 +60,9 @@ def share_table(
     shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the
     clock.
     """
-    named = BucketIndex() if index is None else index
-    if not isinstance(named, BucketIndex):
-        raise wrong_index(named)
-    if named.says_where and table.capabilities.keeps_log:
-        raise InvalidOption(
-            "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
-        )
+    named = _named_index(table, index)
     known = upgraded_sharing(table)
-    if known is not None:
-        sharing = known
+    sharing = known or sharing
     if table.sharing == sharing:
         return table
     if table.sharing is not None:
@@ -113,6 +106,18 @@ def share_table(
         writer_id=table.timeline.log.writer_id,
         storage=table.storage,
     )
+
+
+def _named_index(table: Table, index: BucketIndex | None) -> BucketIndex:
+    """Return the bucket index that the caller names for a table that Apache Hudi created."""
+    named = BucketIndex() if index is None else index
+    if not isinstance(named, BucketIndex):
+        raise wrong_index(named)
+    if named.says_where and table.capabilities.keeps_log:
+        raise InvalidOption(
+            "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
+        )
+    return named
 
 
 def upgraded_sharing(table: Table) -> Sharing | None:
