@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import pyarrow as pa
 from tests.plans import schedule_archival, schedule_clean, schedule_clustering
@@ -19,7 +20,17 @@ from tideline_table.log.body import Bare
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import STAGING
-from tideline_table.table import HudiLockKind, Sharing, TableRequest, create_table, release_lease, share_table, take_lease
+from tideline_table.table import (
+    HudiLockKind,
+    Sharing,
+    Table,
+    TableRequest,
+    create_table,
+    release_lease,
+    resume_services,
+    share_table,
+    take_lease,
+)
 from tideline_table.writer import Operation
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -264,6 +275,26 @@ def test_deletes_old_rows_as_the_policy_says_and_reports_a_column_that_does_not_
     fleet.clock.advance(day)
     service.tick()
     assert fleet.open().state.sequence == sequence, "without an old row no write begins"
+
+
+def test_deletes_no_old_rows_of_a_shared_table_on_probation(fleet, tmp_path):
+    """A job that does not take the lock yet may write at the same time."""
+    schema = pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))])
+    create_table(fleet.path("trips"), TableRequest("trips", schema, ("id",), ("city",)), fleet.clock)
+    at = pa.array([fleet.clock.now() - timedelta(days=age) for age in [40, 1, 1, 1, 1]], schema.field("at").type)
+    write_rows(fleet.open(), rows(0).append_column("at", at), Operation.UPSERT, parallelism=1)
+    share_table(fleet.open(), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock, writers=("a job",))
+    file, option = tmp_path / "policies.json", {"tideline.row.ttl.column": "at", "tideline.row.ttl.days": "30"}
+    file.write_text(json.dumps({"version": 1, "defaults": {"options": option}}))
+    service, context = fleet.service(CleanerService, CleanerSettings, "cleaner", policy_file=file, clean_interval_s=1)
+    table = Table.open(fleet.path("trips"), clock=fleet.clock, hudi_lock=open_hudi_lock)
+    for deleted in (0, 1):
+        for _ in range(2):
+            service.tick()
+            fleet.clock.advance(10)
+        assert context.metrics.value(EXPIRED_ROWS, table=table.uid) == deleted
+        if not deleted:
+            resume_services(table)
 
 
 def test_executes_a_clean_whose_cleaner_died(fleet):

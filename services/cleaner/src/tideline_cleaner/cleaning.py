@@ -18,6 +18,7 @@ from tideline_table.action import (
     request_clean,
     roll_back_dead,
     run_clean,
+    why_stopped,
 )
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import forget_expired, may_live
@@ -79,13 +80,14 @@ class CleanerService:
         table.timeline.tidy_up()
         self._delete_half_written(table)  # before the clean, because this deletion also works on a full disk
         has_leases = self._report_leases(table)
-        if cleans:
+        expires = cleans and why_stopped(table.state) is None  # as with plans: rows of a write without the lock would be lost
+        if expires:
             self._expire(table)
         if cleans and isinstance(request_clean(table), str):
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.capabilities.archives:
             self._archive(table)
-        if cleans:  # last: a column that does not fit is an error at each visit, and stops none of the others
+        if expires:  # last: a column that does not fit is an error at each visit, and stops none of the others
             self._expire_rows(table)
         self._checked[table.uid] = Check(seen, self._context.clock.monotonic_s(), basis, has_leases)
 

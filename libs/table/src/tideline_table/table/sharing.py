@@ -122,7 +122,9 @@ def _named_index(table: Table, index: BucketIndex | None) -> BucketIndex:
 
 def upgraded_sharing(table: Table) -> Sharing | None:
     """Return how a table was shared when Apache Hudi gave it another version; None for any other table, and for writable ones."""
-    return None if table.capabilities.keeps_log else table.timeline.replica.state.sharing
+    replica = table.timeline.replica
+    # Without a uid, a process died before the log of a first sharing had an identity: the next one begins it again.
+    return None if table.capabilities.keeps_log or not replica.uid else replica.state.sharing
 
 
 def _check_zone(table: Table) -> None:

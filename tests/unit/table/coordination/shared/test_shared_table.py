@@ -309,6 +309,26 @@ def test_a_process_that_lost_the_lock_while_it_followed_an_upgrade_takes_no_rows
     assert contents(opened(storage, clock)) == [*FIRST, ("y", "q", 3, "3"), ("z", "q", 2, "2")]
 
 
+def test_a_first_sharing_that_died_before_the_identity_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log says how the table is shared: it is none that was upgraded."""
+    table, storage, clock = new_table()
+    put(table, FIRST)
+    storage.delete_below(".hoodie/.tideline")
+
+    def die(*_: object) -> None:
+        raise StorageError("died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(taking_in, "create_identity", die)
+        with pytest.raises(StorageError, match="died"):
+            share_table(opened(storage, clock), SHARING, open_hudi_lock)
+    clock.advance(1000)
+    shared = share_table(opened(storage, clock), SHARING, open_hudi_lock)
+    assert shared.sharing == SHARING
+    put(shared, [("z", "q", 2, "2")])
+    assert contents(opened(storage, clock)) == [*FIRST, ("z", "q", 2, "2")]
+
+
 def test_what_a_followed_state_knows_of_cleans_never_moves_back() -> None:
     """Apache Hudi may have archived the clean meanwhile."""
     state, none = TableState(), AdoptedTable((), {}, {}, {}, "", "", "")
