@@ -6,10 +6,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 from tests.unit.console.conftest import ADDRESS
-from tests.unit.services.fleet import begin, update, write
+from tests.unit.services.fleet import begin, date_files_by, update, write
 
 from tideline_console.openapi import OPENAPI
 from tideline_console.web import console_app
+from tideline_events.sqlite import SqliteTail
 
 
 def fits(document, schema):
@@ -80,7 +81,8 @@ def test_published_events_are_shown(consoles):
     assert (created["what"], created["name"]) == ("created", "trips")
 
 
-def test_tables_have_the_lag_of_their_events(consoles):
+def test_tables_have_the_lag_of_their_events(consoles, monkeypatch):
+    date_files_by(consoles.clock, monkeypatch)
     trips, weather = consoles.create("trips"), consoles.create("weather")
     write(trips, 0)
     write(weather, 0)
@@ -97,10 +99,30 @@ def test_tables_have_the_lag_of_their_events(consoles):
     write(weather, 10)
     consoles.clock.advance(7)
     consoles.publish()
-    assert lags() == [("weather", 7.0), ("trips", None)]
-    assert lags("?lag_min=7") == [("weather", 7.0)]
-    assert lags("?lag_min=8") == []
-    page = client.get("/tables?lag_min=7").text
-    assert ">7.0 s</td>" in page
-    assert "≥ 7.0 s" in page
-    assert ",7.0," in client.get("/tables.csv").text
+    found = lags()
+    assert [name for name, _ in found] == ["weather", "trips"]
+    lag_s = found[0][1]
+    assert lag_s >= 7.0
+    assert lags("?lag_min=7") == [("weather", lag_s)]
+    assert lags("?lag_min=1000") == []
+    assert "≥ 7.0 s" in client.get("/tables?lag_min=7").text
+    assert f",{lag_s}," in client.get("/tables.csv").text
+    consoles.clock.advance(3600)
+    consoles.publish_again()
+    assert dict(lags())["weather"] == lag_s, "its last step is no news"
+
+
+def test_events_of_the_past_that_an_event_log_gives_late_have_no_lag(consoles, monkeypatch):
+    """A poll without records is not the end: that of Kafka has none until it is connected."""
+    write(consoles.create("trips"), 0)
+    consoles.publish()
+    consoles.clock.advance(600)
+    follower, model, _ = consoles.follower(events=True)
+    polls, ends = [1, 2], [False]
+    poll = SqliteTail.poll
+    monkeypatch.setattr(SqliteTail, "poll", lambda tail, wait_s: [] if polls and polls.pop() else poll(tail, wait_s))
+    monkeypatch.setattr(SqliteTail, "is_at_end", lambda _: ends[0])
+    for _ in range(3):
+        follower.turn()
+    assert model.query("SELECT count(*) AS n FROM steps")[0]["n"]
+    assert model.query("SELECT * FROM lags") == []
