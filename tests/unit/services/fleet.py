@@ -131,8 +131,9 @@ def hint(service, table):
 
 def known_sequence(service, table):
     """The newest step of a table that a service knows, whether the table is open there or rests."""
-    found = service._tables.by_uid(table.uid)
-    return service._tables._resting[table.base_path][0] if found is None else found.state.sequence
+    tables = service._tables
+    found = tables.by_uid(table.uid)
+    return tables._resting[tables.resting()[table.uid]][0] if found is None else found.state.sequence
 
 
 def update(table, first):
