@@ -73,6 +73,12 @@ class Consoles(Fleet):
         while self._mirror.tick() == 0.0:
             pass
 
+    def publish_again(self) -> None:
+        """All steps are published again, as if their topic had been deleted."""
+        assert self._mirror is not None
+        self._mirror._positions.start_again(keeps_records=True)
+        self.publish()
+
 
 @pytest.fixture
 def consoles(tmp_path: Path) -> Iterator[Consoles]:

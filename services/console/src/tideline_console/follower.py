@@ -244,15 +244,14 @@ class Follower:
                         shards.append(shard_row(event))
                     elif (row := event_row(event, record)) is not None:
                         others.append(row)
-                self._model.add_steps(steps)
                 if self._is_live:
-                    now_s = self._clock.now().timestamp()
-                    self._model.put_lags({step.table.uid: max(0.0, now_s - step.time.timestamp()) for step in steps})
+                    self._model.put_lags(steps, self._clock.now().timestamp())
+                self._model.add_steps(steps)
                 self._model.add_events(others)
                 self._model.put_shards(shards)
                 self._hint({step.table.base_path for step in steps} | {row["base_path"] for row in others})
                 self._hint(self._bases.get(row["uid"], "") for row in others)
-            self.events_failure, self._is_live = "", True
+            self.events_failure, self._is_live = "", self._is_live or self._tail.is_at_end()
         except TidelineError as error:
             if not self.events_failure:
                 _log.warning("events cannot be read", reason=str(error))

@@ -25,6 +25,10 @@ INSERT OR REPLACE INTO sizes SELECT ?1, ?2, ?3, ?4, ?5 WHERE (?3, ?4, ?5) IS NOT
   (SELECT size_bytes, file_groups, log_bytes FROM sizes WHERE base_path = ?1 ORDER BY at_s DESC LIMIT 1)
 """
 """A size is kept if it is not that of the look before."""
+_PUT_LAG = """
+INSERT INTO lags VALUES (?, ?, ?) ON CONFLICT (uid) DO UPDATE SET lag_s = excluded.lag_s, step = excluded.step
+  WHERE excluded.step > step
+"""
 _THIN_SIZES = """
 DELETE FROM sizes WHERE base_path = ?1 AND (SELECT count(*) FROM sizes WHERE base_path = ?1) > ?2 AND at_s IN
   (SELECT at_s FROM (SELECT at_s, row_number() OVER (ORDER BY at_s) AS number FROM sizes WHERE base_path = ?1) WHERE number % 2 = 0)
@@ -103,10 +107,11 @@ class ReadModel:
             with self._guard:
                 self._added.update({row[0] for row in rows})
 
-    def put_lags(self, lags: Mapping[str, float]) -> None:
-        """Store by uid how long the last step of a table took from its log to this console."""
-        if lags:
-            self._write(("INSERT OR REPLACE INTO lags VALUES (?, ?)", list(lags.items())))
+    def put_lags(self, steps: Iterable[Transition], now_s: float) -> None:
+        """Store how long steps took from the log of their table to this console. One that is not newer was published again."""
+        found = [(one.table.uid, max(0.0, now_s - one.time.timestamp()), one.sequence) for one in steps]
+        if found:
+            self._write((_PUT_LAG, found))
 
     def steps_stamp(self, uid: str) -> int:
         """Return a number that is another one after steps of a table were added: they are not counted for it."""

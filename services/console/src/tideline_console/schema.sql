@@ -15,7 +15,7 @@ CREATE INDEX tables_by_write ON tables (last_write_s IS NULL, last_write_s DESC,
 CREATE INDEX tables_by_verdict ON tables (verdict);
 CREATE INDEX tables_by_folder ON tables (folder, verdict);
 CREATE INDEX tables_by_kind ON tables (type, version, mode);
-CREATE TABLE lags (uid TEXT PRIMARY KEY, lag_s REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE lags (uid TEXT PRIMARY KEY, lag_s REAL NOT NULL, step INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE documents (base_path TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE parts (
   base_path TEXT NOT NULL, part TEXT NOT NULL, number INTEGER NOT NULL, since_s REAL, ends INTEGER NOT NULL,
