@@ -9,7 +9,6 @@ from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import begin, date_files_by, update, write
 
 from tideline_console.openapi import OPENAPI
-from tideline_console.text import duration_text
 from tideline_console.web import console_app
 from tideline_events.sqlite import SqliteTail
 
@@ -100,17 +99,6 @@ def test_tables_have_the_lag_of_their_events(consoles, monkeypatch):
     write(weather, 10)
     consoles.clock.advance(7)
     consoles.publish()
-<<<<<<< HEAD
-    (first, lag_s), *others = lags()
-    assert (first, others) == ("weather", [("trips", None)])
-    assert 7 <= lag_s < 8
-    assert lags("?lag_min=7") == [("weather", lag_s)]
-    assert lags("?lag_min=8") == []
-    page = client.get("/tables?lag_min=7").text
-    assert f">{duration_text(lag_s)}</td>" in page
-    assert "≥ 7.0 s" in page
-    assert f",{lag_s}," in client.get("/tables.csv").text
-=======
     found = lags()
     assert [name for name, _ in found] == ["weather", "trips"]
     lag_s = found[0][1]
@@ -138,4 +126,3 @@ def test_events_of_the_past_that_an_event_log_gives_late_have_no_lag(consoles, m
         follower.turn()
     assert model.query("SELECT count(*) AS n FROM steps")[0]["n"]
     assert model.query("SELECT * FROM lags") == []
->>>>>>> part-z2

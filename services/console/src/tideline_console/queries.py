@@ -108,23 +108,14 @@ def whole(text: str) -> int | None:
 def tables(model: ReadModel, asked: Asked, limit: int | None) -> tuple[list[Row], int]:
     """Return the tables of a page of a view, without their documents, and how many the view has. `limit` None: all."""
     where, values = _where(asked)
-<<<<<<< HEAD
     total = model.query(f"SELECT count(*) AS n FROM {_JOINED} WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
-=======
-    found = f"FROM tables LEFT JOIN lags USING (uid) WHERE {where}"
-    total = model.query(f"SELECT count(*) AS n {found}", *values)[0]["n"]
->>>>>>> part-z2
     column, order = SORTS[asked.sort], "DESC" if asked.is_descending else "ASC"
     # In the order of an index, if there is one.
     is_urgency = column == "urgency"
     order_by = (
         f"{column} {order}, name, base_path" if is_urgency else f"{column} IS NULL, {column} {order}, urgency, name, base_path"
     )
-<<<<<<< HEAD
     sql = f"SELECT * FROM {_JOINED} WHERE {where} ORDER BY {order_by}"  # noqa: S608 - own text
-=======
-    sql = f"SELECT * {found} ORDER BY {order_by}"
->>>>>>> part-z2
     if limit is None:
         return model.query(sql, *values), total
     return model.query(f"{sql} LIMIT ? OFFSET ?", *values, limit, (asked.page - 1) * limit), total

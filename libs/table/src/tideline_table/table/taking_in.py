@@ -76,7 +76,8 @@ def take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: C
 
     def append(draft: Draft) -> None:
         entry = table.timeline.log.append(draft, state.sequence + 1)
-        assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity
+        if entry is None:
+            raise _lost_to_another(table.base_path, draft)
         state.apply(entry)
 
     _append_state(table, found, commit_body(found.schema_json, sharing, writers), append)
@@ -109,14 +110,16 @@ def go_on(table: Table) -> None:
 
     def append(draft: Draft) -> None:
         if follower.append(draft, only_at=next(places)) is None:
-            # This process lost the lock unnoticed, and what it found may lack writes: their rows would leave the log.
-            raise WriteConflict(
-                f"another process continued table log {replica.uid}", with_instant=draft.instant, remedy="open the table again"
-            )
+            raise _lost_to_another(replica.uid, draft)
 
     _append_state(table, found, replace(commit_body(found.schema_json), sharing=None), append)
     change_declared(table.storage, identity, kept | declared_version(form.version))
     _LOGGER.warning("table %s is shared in %s now, which Apache Hudi gave it", replica.uid, form.version_text)
+
+
+def _lost_to_another(name: str, draft: Draft) -> WriteConflict:
+    """This process lost the lock unnoticed, and what it found may lack writes: their rows would leave the log."""
+    return WriteConflict(f"another process continued the log of {name}", with_instant=draft.instant, remedy="open the table again")
 
 
 def _checked_state(table: Table) -> TableState:
