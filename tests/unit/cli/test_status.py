@@ -294,7 +294,7 @@ def test_a_policy_decides(done, filled, tmp_path):
     ):
         policies.write_text(f"version: 1\ndefaults:\n  {text}\n")
         (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]
-        assert verdict["reason"] == f"the service is switched off for this table by {by} (line 3)"
+        assert verdict["reason"] == f"the service is switched off for this table by {by}"
     policies.write_text("version: 1\ndefaults:\n  pause:\n    reason: a migration\n")
     assert (verdicts()["clustering"], verdicts()["rollback"]) == ("held", "not_due")
     (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]

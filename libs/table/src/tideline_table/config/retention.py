@@ -84,7 +84,7 @@ ROW_TTL_COLUMN = Option(
     "tideline.row.ttl.column", "", "The column of dates, timestamps or epochs that says how old a row is. A null row never expires."
 )
 ROW_TTL_UNIT = Option(
-    "tideline.row.ttl.unit", "", "The unit of a column of epochs.", choices=("", "seconds", "milliseconds", "microseconds")
+    "tideline.row.ttl.unit", "none", "The unit of a column of epochs.", choices=("none", "seconds", "milliseconds", "microseconds")
 )
 MOST_LEASE_S = 366 * 24 * 3600.0
 """A lease lasts at most this long without renewal."""

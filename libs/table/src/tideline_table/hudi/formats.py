@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable
 from tideline_table.hudi import properties as p
@@ -53,6 +53,11 @@ def created_format(declared: Mapping[str, str]) -> TableFormat:
 def declared_version(version: int) -> dict[str, str]:
     """Return the property by which the identity of a shared table tells its version to `created_format`."""
     return {p.VERSION: str(version)}
+
+
+def says_more_than_version(declared: Iterable[str]) -> bool:
+    """Return whether an identity declares other properties than the version, as that of a table which Tideline created does."""
+    return any(name != p.VERSION for name in declared)
 
 
 def version_of(properties: Mapping[str, str]) -> int:

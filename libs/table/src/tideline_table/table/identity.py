@@ -19,7 +19,7 @@ from tideline_table.errors import (
     TableFrozen,
     UnsupportedTable,
 )
-from tideline_table.hudi import properties as p
+from tideline_table.hudi.formats import says_more_than_version
 from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.index.bucket import BY_PARTITION
 from tideline_table.index.scope import KEPT_TYPES
@@ -53,7 +53,7 @@ class TableIdentity:
     @property
     def is_created_here(self) -> bool:
         """Whether Tideline created the table, and has not returned it to Apache Hudi's writers since."""
-        return bool(self.declared.keys() - {p.VERSION})
+        return says_more_than_version(self.declared)
 
     def index_after(self, resize: BucketResize | None) -> str:
         """Return `index` with the numbers of buckets of a resize; None leaves those of the creation."""

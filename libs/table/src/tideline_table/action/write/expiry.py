@@ -138,7 +138,7 @@ def _old_rows(table: Table, given: Mapping[str, object] | None) -> pc.Expression
         return pc.field(name) < pa.scalar(end.date(), pa.date32()).cast(kind)
     elif pa.types.is_timestamp(kind):
         return pc.field(name) < pa.scalar(end, pa.timestamp("us", "UTC")).cast(pa.timestamp(kind.unit, kind.tz), safe=False)
-    elif pa.types.is_int64(kind) and unit:
+    elif pa.types.is_int64(kind) and unit in _UNITS:
         return pc.field(name) < pa.scalar(int(end.timestamp() * _UNITS[unit]), kind)
     else:
         found = f"of type {kind}"
