@@ -12,7 +12,7 @@ from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
 from tideline_runtime.metrics import Metrics
 from tideline_runtime.planning.ledger import DAY, rewriting_of
-from tideline_runtime.prices import LIST_PRICES, Usage
+from tideline_runtime.prices import LIST_PRICES, REQUEST_KINDS, Usage
 from tideline_runtime.running import Running, announce, running_file
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.storage_requests import StorageRequests
@@ -112,6 +112,14 @@ def test_rates_are_those_since_the_start_of_each_service():
     services = [Counted("a", "", up_s=3600.0, by_table=counts), Counted("b", "", up_s=86_400.0, by_table=counts)]
     document = {"base_path": "/t", "usage": {"rewritten_day_bytes": 0, "processor_day_s": 0.0}}
     assert table_cost(document, services, LIST_PRICES)["requests_day"]["list"] == 24 * 24 + 24
+
+
+def test_requests_of_a_kind_that_only_a_newer_service_counts_are_left_out():
+    """They took `tideline status --cost` away, and the console's page of the table."""
+    newer = [Counted("newer", "", up_s=86_400.0, by_table={"/t": {"list": 24, "of-a-newer-release": 7}})]
+    document = {"base_path": "/t", "usage": {"rewritten_day_bytes": 0, "processor_day_s": 0.0}}
+    asked = table_cost(document, newer, LIST_PRICES)["requests_day"]
+    assert asked == {**dict.fromkeys(REQUEST_KINDS, 0.0), "list": 24.0}
 
 
 @pytest.mark.parametrize("given", [{"lists": 1.0}, {"list": -1.0}, {"list": float("inf")}])

@@ -42,8 +42,9 @@ class Counted:
         return Usage(by_day, processor_s=self._of_day(self.processor_s))
 
     def requests_day(self, base_path: str) -> dict[str, float]:
-        """Return the requests for one table in a day at the rate since the start, by kind."""
-        return {kind: self._of_day(count) for kind, count in self.by_table.get(base_path, {}).items()}
+        """Return the requests for one table in a day at the rate since the start, by kind. Leaves out kinds of newer releases."""
+        asked = self.by_table.get(base_path, {})
+        return {kind: self._of_day(asked[kind]) for kind in REQUEST_KINDS if kind in asked}
 
     def _of_day(self, amount: float) -> float:
         return amount * DAY_S / max(1.0, self.up_s)
