@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from tests.unit.services.fleet import update
 from tests.unit.services.test_planner_policies import small_files
-from tests.unit.services.test_unlocked_writers import shared
+from tests.unit.services.test_unlocked_writers import shared, write_of_hudi
 
 from tideline_planner.metrics import PLANS
 from tideline_planner.planning import PlannerService
@@ -55,7 +55,19 @@ def test_nothing_is_followed_while_no_compaction_is_due(fleet):
     assert (service.tick() or EVERY_S) > EVERY_S / 2
 
 
+def test_nothing_is_followed_where_a_writer_does_not_take_the_lock(fleet):
+    """Behind the end of the write the planner may plan as little as before it: the looks cost requests without end."""
+    table = shared(fleet, TableType.MOR)
+    small_files(table, count=1)
+    update(table, 0)
+    write_of_hudi(table, unlocked=True)
+    options = {"hoodie.compact.inline.max.delta.commits": "1"}
+    service, _ = fleet.service(PlannerService, PlannerSettings, "planner", options=options, poll_interval_s=EVERY_S)
+    begun(table)
+    assert (service.tick() or EVERY_S) > EVERY_S / 2
+
+
 def test_looks_at_a_long_write_are_rare():
-    now = time_from_instant("20260101000000000")
-    waits = [(next_look("20260101000000000", now + timedelta(seconds=s)) - now).total_seconds() - s for s in (0, 1, 20, 3600)]
-    assert [round(wait, 3) for wait in waits] == [0.2, 0.2, 1.0, 5.0]
+    now, ages_s = time_from_instant("20260101000000000"), (0, 1, 20, 3600, 86_400)
+    waits = [(next_look("20260101000000000", now + timedelta(seconds=s)) - now).total_seconds() - s for s in ages_s]
+    assert [round(wait, 3) for wait in waits] == [0.2, 0.2, 1.0, 5.0, 120.0]

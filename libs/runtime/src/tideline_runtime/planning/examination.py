@@ -33,6 +33,8 @@ from tideline_table.log import ActionRecord, TableState
 from tideline_table.table import TableView
 
 _SHORTEST_LOOK_S, _LONGEST_LOOK_S, _LOOK_PART = 0.2, 5.0, 0.05
+_OLD_S = 3600.0
+"""Age from which looks at a write become rarer again: most such writes are of a job that died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +211,11 @@ def next_look(instant: str, now: datetime) -> datetime:
 
     A job that never pauses takes its next instant about a second after its commit, and dies of a plan that comes between that
     instant and its requested file. So the plan has to follow the commit at once. A look lists the timeline: with a part of the
-    age of the write, a long write costs few of them.
+    age of the write, a long write costs few of them, and one that never ends fewer each day.
     """
     age_s = (now - time_from_instant(instant)).total_seconds()
-    return now + timedelta(seconds=min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, _LOOK_PART * age_s)))
+    longest_s = _LONGEST_LOOK_S * max(1.0, age_s / _OLD_S)
+    return now + timedelta(seconds=min(longest_s, max(_SHORTEST_LOOK_S, _LOOK_PART * age_s)))
 
 
 def _measured(service: TableService, view: TableView, due: Due) -> Demand:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
-from tideline_table.action.decision import Due, NotDue, has_logs, obstacle, taken_groups, within, write_of_hudi
+from tideline_table.action.decision import Due, NotDue, has_logs, obstacle, taken_groups, why_stopped, within, write_of_hudi
 from tideline_table.action.receipt import Prover
 from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import (
@@ -81,7 +81,9 @@ def plan_compaction(
     needed = options[COMPACTION_DELTA_COMMITS] if min_commits is None else min_commits
     forbidden, writing = obstacle(state), write_of_hudi(state)
     if forbidden is not None:
-        return forbidden if writing is None or came < needed else replace(forbidden, behind=writing.instant)
+        # Without a `behind`, a planner does not look for the end of a write behind which it may not plan either.
+        is_all = writing is not None and came >= needed and why_stopped(state) is None
+        return replace(forbidden, behind=writing.instant) if writing is not None and is_all else forbidden
     if came < needed:
         return NotDue(
             f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}",
