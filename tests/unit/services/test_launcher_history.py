@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tideline_launcher.application import Application, End, EndKind, Place, PlanKey
-from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
+from tideline_launcher.failure import cause_in, exit_text, kind_of_exit, recovery_in
 from tideline_launcher.history import LOSSES_AT_ONCE, History, history_of
 from tideline_runtime.loop import Backoff
 from tideline_spark.invocation import ExitCode
@@ -63,6 +63,14 @@ def test_the_recovery_of_the_error_is_in_the_log():
         "[" * 100_000 + '"recovery"',
     ):
         assert recovery_in(other) is None
+        assert cause_in(other) == ""
+
+
+def test_the_cause_is_one_line_whatever_the_error_found():
+    error = {"error": "StorageError", "found": "no answer\n\tat Driver.run\n" + "x" * 100_000, "recovery": "retry", "exit_code": 1}
+    cause = cause_in(json.dumps(error))
+    assert cause.startswith("StorageError: no answer at Driver.run xxx")
+    assert len(cause) < 1000
 
 
 def test_failures_count_and_are_tried_again_at_once():

@@ -10,6 +10,8 @@ from tideline_launcher.application import EndKind
 from tideline_spark.invocation import ExitCode
 from tideline_table.errors import Recovery
 
+_MOST_CAUSE = 500
+"""Most characters of a cause, which findings and events show: the log has the rest."""
 _KINDS: dict[int, EndKind] = {
     ExitCode.SUCCEEDED: EndKind.SUCCEEDED,
     ExitCode.YIELDED: EndKind.YIELDED,
@@ -39,9 +41,10 @@ def recovery_in(log_tail: str) -> Recovery | None:
 
 
 def cause_in(log_tail: str) -> str:
-    """Return the application's error and what it found, empty if its log does not tell."""
+    """Return the application's error and what it found, in one line; empty if its log does not tell."""
     error = _error_in(log_tail) or {}
-    return ": ".join(str(error[name]) for name in ("error", "found") if error.get(name))
+    found = " ".join(": ".join(str(error[name]) for name in ("error", "found") if error.get(name)).split())
+    return found if len(found) <= _MOST_CAUSE else f"{found[:_MOST_CAUSE]}…"
 
 
 def _error_in(log_tail: str) -> dict[str, Any] | None:
