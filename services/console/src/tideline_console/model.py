@@ -26,8 +26,8 @@ INSERT OR REPLACE INTO sizes SELECT ?1, ?2, ?3, ?4, ?5 WHERE (?3, ?4, ?5) IS NOT
 """
 """A size is kept if it is not that of the look before."""
 _PUT_LAG = """
-INSERT INTO lags VALUES (?, ?, ?) ON CONFLICT (uid) DO UPDATE SET lag_s = excluded.lag_s, step = excluded.step
-  WHERE excluded.step > step
+INSERT INTO lags SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT * FROM steps WHERE uid = ?1 AND sequence >= ?3)
+  ON CONFLICT (uid) DO UPDATE SET lag_s = excluded.lag_s, step = excluded.step WHERE excluded.step > step
 """
 _THIN_SIZES = """
 DELETE FROM sizes WHERE base_path = ?1 AND (SELECT count(*) FROM sizes WHERE base_path = ?1) > ?2 AND at_s IN
@@ -108,7 +108,10 @@ class ReadModel:
                 self._added.update({row[0] for row in rows})
 
     def put_lags(self, steps: Iterable[Transition], now_s: float) -> None:
-        """Store how long steps took from the log of their table to this console. One that is not newer was published again."""
+        """Store how long steps took from the log of their table to this console, before they are added.
+
+        One that is not newer than those added was published again.
+        """
         found = [(one.table.uid, max(0.0, now_s - one.time.timestamp()), one.sequence) for one in steps]
         if found:
             self._write((_PUT_LAG, found))
