@@ -9,6 +9,7 @@ from tideline_launcher.application import Application, End, EndKind, Place, Plan
 from tideline_launcher.failure import cause_in, exit_text, kind_of_exit, recovery_in
 from tideline_launcher.history import LOSSES_AT_ONCE, History, history_of
 from tideline_runtime.loop import Backoff
+from tideline_runtime.redaction import HIDDEN
 from tideline_spark.invocation import ExitCode
 from tideline_table.action import TableService
 from tideline_table.errors import Recovery
@@ -67,9 +68,14 @@ def test_the_recovery_of_the_error_is_in_the_log():
 
 
 def test_the_cause_is_one_line_whatever_the_error_found():
-    error = {"error": "StorageError", "found": "no answer\n\tat Driver.run\n" + "x" * 100_000, "recovery": "retry", "exit_code": 1}
+    error = {
+        "error": "StorageError",
+        "found": "no answer of https://u:pass@store.example\n\tat Driver.run\n" + "x" * 100_000,
+        "recovery": "retry",
+        "exit_code": 1,
+    }
     cause = cause_in(json.dumps(error))
-    assert cause.startswith("StorageError: no answer at Driver.run xxx")
+    assert cause.startswith(f"StorageError: no answer of https://u:{HIDDEN}@store.example at Driver.run xxx")
     assert len(cause) < 1000
 
 

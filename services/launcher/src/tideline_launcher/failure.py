@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 from tideline_launcher.application import EndKind
+from tideline_runtime.redaction import redacted_text
 from tideline_spark.invocation import ExitCode
 from tideline_table.errors import Recovery
 
@@ -41,9 +42,9 @@ def recovery_in(log_tail: str) -> Recovery | None:
 
 
 def cause_in(log_tail: str) -> str:
-    """Return the application's error and what it found, in one line; empty if its log does not tell."""
+    """Return the application's error and what it found, in one line, without passwords of URLs; empty if unknown."""
     error = _error_in(log_tail) or {}
-    found = " ".join(": ".join(str(error[name]) for name in ("error", "found") if error.get(name)).split())
+    found = " ".join(redacted_text(": ".join(str(error[name]) for name in ("error", "found") if error.get(name))).split())
     return found if len(found) <= _MOST_CAUSE else f"{found[:_MOST_CAUSE]}…"
 
 
