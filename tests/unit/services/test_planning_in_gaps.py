@@ -46,6 +46,18 @@ def test_a_compaction_is_planned_right_behind_the_write_that_it_waits_for(fleet)
     assert context.metrics.value(PLANS, service="compaction") == 1
 
 
+def test_a_write_that_begins_before_the_plan_is_published_is_followed(fleet, monkeypatch):
+    table = shared(fleet, TableType.MOR)
+    small_files(table, count=1)
+    update(table, 0)
+    options = {"hoodie.compact.inline.max.delta.commits": "1"}
+    service, _ = fleet.service(PlannerService, PlannerSettings, "planner", options=options, poll_interval_s=EVERY_S)
+    publish = service._publish
+    monkeypatch.setattr(service, "_publish", lambda *given: (begun(table), publish(*given))[1])
+    assert (service.tick() or EVERY_S) < 1, "the gap is lost: the next one is behind this write"
+    assert table.refresh().pending_compactions() == []
+
+
 def test_nothing_is_followed_while_no_compaction_is_due(fleet):
     table = shared(fleet, TableType.MOR)
     small_files(table, count=1)

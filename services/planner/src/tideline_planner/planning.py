@@ -25,7 +25,7 @@ from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, arbitrate, examine
-from tideline_runtime.planning.examination import PLANNED, services_of, shrunk
+from tideline_runtime.planning.examination import PLANNED, next_look, services_of, shrunk
 from tideline_runtime.policy import Fleet, Policies, TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.visits import Visit, Visits
@@ -280,7 +280,8 @@ class PlannerService:
             self._settle(decided, demand.service, _refused(decided.table, demand.service, error))
             return
         if isinstance(answer, NotDue):
-            until = self._context.clock.now() + _AGAIN
+            now = self._context.clock.now()
+            until = next_look(answer.behind, now) if answer.behind else now + _AGAIN
             self._settle(decided, demand.service, Held(HeldBy.REFUSED, answer.reason, until))
             return
         self._note_plan(decided, demand)
