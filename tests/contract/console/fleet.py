@@ -35,7 +35,7 @@ PLACES = {
     PAUSED: "cow",
     DAMAGED: "cow",
 }
-ALL_YEARS = range(2008, 2027)
+_YEARS = range(2008, 2027)
 """Small tables of the archive: thirty tables in all."""
 POLICY = """\
 version: 1
@@ -90,9 +90,9 @@ def rows(first: int, count: int = 200) -> pa.Table:
     return pa.table({"id": ids, "day": days, "fare": [each * 1.5 for each in ids], "at": [first] * count})
 
 
-def make_fleet(lake: Path, years: range) -> int:
-    """Make the tables of `PLACES` and of years, as writers and services left them; return how many there are."""
-    places = {**PLACES, **{f"archive/year_{year}": "cow" for year in years}}
+def make_fleet(lake: Path) -> int:
+    """Make the tables of `PLACES` and of `_YEARS`, as writers and services left them; return how many there are."""
+    places = {**PLACES, **{f"archive/year_{year}": "cow" for year in _YEARS}}
     for place, kind in places.items():
         table = tideline.create(str(lake / place), schema=rows(0).schema, key="id", partition="day", ordering="at", type=kind)
         small = place in ("shop/returns", STUCK, "logistics/parcels")
@@ -143,10 +143,10 @@ def hammered(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def living_fleet(folder: Path, years: range = ALL_YEARS, **console: str) -> Iterator[str]:
+def living_fleet(folder: Path, **console: str) -> Iterator[str]:
     """The address of a console, beside mirror, planner and cleaner, over the fleet while one table is written to."""
     lake = folder / "lake"
-    number = make_fleet(lake, years)
+    number = make_fleet(lake)
     stick(lake / STUCK)
     policy = folder / "policy.yaml"
     policy.write_text(POLICY.format(lake=lake, paused=PAUSED))

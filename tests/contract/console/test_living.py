@@ -22,7 +22,7 @@ REFRESHES = """number => new Promise(resolve => {
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory) -> Iterator[str]:
-    with living_fleet(tmp_path_factory.mktemp("fleet"), range(2025, 2027), CONSOLE__EXAMINE_INTERVAL_S="1") as address:
+    with living_fleet(tmp_path_factory.mktemp("fleet"), CONSOLE__EXAMINE_INTERVAL_S="1") as address:
         yield address
 
 
