@@ -173,7 +173,7 @@ class HiveMetastore:
                     self._call("unlock", t.UnlockRequest(lockid=held.lockid))
 
     def _ended_dead_locks(self, place: Any) -> bool:
-        """End the locks of dead syncs; return whether there were some. Hive does so only where its compactor's housekeeping runs."""
+        """End the locks of dead syncs; return whether there were some. Hive does so only where its compactor runs."""
         with suppress(CatalogRefused):
             found = [
                 one

@@ -48,6 +48,7 @@ class AddedRows(Snapshot):
             for batch in Snapshot.scan_slices(self, list(new), None, condition, keys):
                 mask = []
                 for one in row_hashes(batch, names, _SEED).tolist():
-                    mask.append(left[one] <= 0)
-                    left[one] -= 1
+                    mask.append(not left[one])  # which adds nothing to the counter
+                    if left[one]:
+                        left[one] -= 1
                 yield batch.filter(pa.array(mask, pa.bool_())).select(chosen)
