@@ -122,6 +122,14 @@ def test_an_old_row_stays_with_a_young_one_of_its_key(kind):
     assert expire_rows(table, ttl()) == (None, 0)
 
 
+def test_old_rows_that_stay_hold_up_no_others(monkeypatch):
+    monkeypatch.setattr(expiry, "MOST_ROWS", 2)
+    table = table_of(a1=20.0, a2=20.0, a3=20.0, c1=20.0, c2=20.0, c3=20.0)
+    write_rows(table, rows(table, {"a1": 1.0, "a2": 1.0, "a3": 1.0}, ts=2), Operation.INSERT)
+    assert [expire_rows(table, ttl())[1] for _ in range(4)] == [1, 1, 1, 0]
+    assert keys(table) == ["a1", "a1", "a2", "a2", "a3", "a3"]
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [

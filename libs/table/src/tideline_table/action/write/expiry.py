@@ -172,7 +172,7 @@ def expire_rows(table: Table, options: Mapping[str, object] | None = None) -> tu
     none, chosen = table.schema.empty_table(), table.options.merged(options or {})
 
     def compute(snapshot: Snapshot) -> RowChange:
-        found = _without_young(table, _first_rows(table, snapshot, where), where, chosen)
+        found = _first_rows(table, snapshot, where, chosen)
         if not found.num_rows:
             raise _NothingOld
         return RowChange(none, none, found, none)
@@ -202,14 +202,18 @@ def _without_young(table: Table, found: pa.Table, where: pc.Expression, options:
     return found.filter(pa.array([one not in kept for one in zip(places, keys.to_pylist(), strict=True)], pa.bool_()))
 
 
-def _first_rows(table: Table, snapshot: Snapshot, where: pc.Expression) -> pa.Table:
-    """Return the columns that identify the first old rows: the scan ends with the file in which their number is reached."""
+def _first_rows(table: Table, snapshot: Snapshot, where: pc.Expression, options: Options) -> pa.Table:
+    """Return the columns that identify the first old rows, without those that stay; if all of `MOST_ROWS` do, the next ones."""
     keygen = table.definition.keygen
     columns = top_columns(table.schema, (*keygen.key_fields, *keygen.partition_fields))
-    left, found = MOST_ROWS, list[pa.RecordBatch]()
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    held, count = list[pa.RecordBatch](), 0
     for batch in snapshot.scan(columns, where):
-        found.append(batch.select(columns).slice(0, left))
-        left -= found[-1].num_rows
-        if left <= 0:
-            break
-    return pa.Table.from_batches(found, pa.schema([table.schema.field(name) for name in columns]))
+        held.append(batch.select(columns))
+        count += batch.num_rows
+        while count >= MOST_ROWS:
+            rows = pa.Table.from_batches(held, schema)
+            if (found := _without_young(table, rows.slice(0, MOST_ROWS), where, options)).num_rows:
+                return found
+            held, count = rows.slice(MOST_ROWS).to_batches(), count - MOST_ROWS
+    return _without_young(table, pa.Table.from_batches(held, schema), where, options)
