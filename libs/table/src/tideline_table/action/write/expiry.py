@@ -124,13 +124,15 @@ def expire_partitions(table: Table, options: Mapping[str, object] | None = None)
 def _old_rows(table: Table, given: Mapping[str, object] | None) -> pc.Expression | None:
     """Return the condition that holds for the rows that the options let expire now; None, without a request, if they let none.
 
-    A row without a value in the column stays. Raises `InvalidOption` if the column cannot tell the age of a row.
+    A row without a value in the column stays. Raises `InvalidOption` if the column cannot tell the age of a row, and
+    `UnsupportedTable` if no row is found by its key.
     """
     options = table.options.merged(given or {})
     days, name, unit = options[ROW_TTL_DAYS], options[ROW_TTL_COLUMN], options[ROW_TTL_UNIT]
     if days == 0:
         return None
     table.refresh()
+    table.definition.check_writable()
     kind, end = table.schema.field(name).type if name in table.schema.names else None, table.clock.now() - timedelta(days=days)
     if kind is None:
         found = "that the table does not have"
