@@ -263,7 +263,20 @@ def test_changes_at_once_lose_nothing_where_the_server_ignores_expected_values(n
         for thread in threads:
             thread.join()
         assert len(done) > 4
-        assert int(catalog.table(names.database, "trips").parameters[SEQUENCE]) == begun + len(done)
+        found = catalog.table(names.database, "trips")
+        assert int(found.parameters[SEQUENCE]) == begun + len(done)
+        # A process dies with the lock, which this server ends after 300 s, and one without housekeeping of transactions never.
+        place = metastore.t.LockComponent(
+            metastore.t.LockType.EXCLUSIVE, metastore.t.LockLevel.TABLE, names.database, "trips.tideline-sync"
+        )
+        place.operationType = metastore.t.DataOperationType.NO_TXN
+        catalog._call("lock", metastore.t.LockRequest(component=[place], user="tideline", hostname="tideline"))
+        monkeypatch.setattr(metastore, "_LOCK_WAIT_S", 0.2)
+        with pytest.raises(CatalogMoved, match="another sync holds the lock"):
+            catalog.alter_table(names.database, found, None, cascade=False)
+        monkeypatch.setattr(metastore, "_LOCK_LASTS_S", 0.1)
+        catalog.alter_table(names.database, found, None, cascade=False)
+        assert catalog._call("show_locks", metastore.t.ShowLocksRequest()).locks == []
 
 
 def test_found_by_name(catalog, names, tmp_path, server, capsys):

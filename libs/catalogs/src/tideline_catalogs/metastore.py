@@ -24,6 +24,9 @@ with extra("catalogs"):
 BATCH = 500
 """Partitions of one request: a real server takes one to three seconds for so many."""
 _ATTEMPTS = 5
+_LOCK_WAIT_S = 10.0
+_LOCK_LASTS_S = 300.0
+"""Without a sign of its process, as by Hive's default (`hive.txn.timeout`)."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 0x20)))
 _MOVED = re.compile("The table has been modified|duplicate (?:key|entry)|unique constraint", re.IGNORECASE)
 """What a server says if another client was first; of a second creation, release 4 says what its database does."""
@@ -39,7 +42,6 @@ class HiveMetastore:
         self._timeout_s = timeout_s
         self._transport: Any = None
         self._client: Any = None
-        self._has_locks = True
 
     def databases(self) -> list[str]:
         """See `Catalog`."""
@@ -150,24 +152,41 @@ class HiveMetastore:
 
     @contextmanager
     def _locked(self, database: str, name: str) -> Iterator[None]:
-        """Hold a lock of Tideline's syncs, where the metastore has the tables for locks. That of a dead sync ends by itself."""
+        """Hold a lock of Tideline's syncs, where the metastore has the tables for locks. Raises `CatalogMoved` while others do."""
         # Not on the table's own name: queries of Hive, and writers of Hudi, lock that.
         place = t.LockComponent(t.LockType.EXCLUSIVE, t.LockLevel.TABLE, database, f"{name}.tideline-sync")
         place.operationType = t.DataOperationType.NO_TXN
         held: Any = None
-        if self._has_locks:
-            try:
-                held = self._call("lock", t.LockRequest(component=[place], user="tideline", hostname="tideline"))
-            except CatalogRefused:
-                self._has_locks = False
+        with suppress(CatalogRefused):  # no tables for locks
+            held = self._call("lock", t.LockRequest(component=[place], user="tideline", hostname="tideline"))
+        until_s = time.monotonic() + _LOCK_WAIT_S
         try:
             while held is not None and held.state == t.LockState.WAITING:
+                if time.monotonic() > until_s and not self._ended_dead_locks(place):
+                    raise CatalogMoved(f"another sync holds the lock of {database}.{place.tablename} for {_LOCK_WAIT_S:g} s")
                 time.sleep(0.05)
                 held = self._call("check_lock", t.CheckLockRequest(lockid=held.lockid))
             yield
         finally:
             if held is not None:
-                self._call("unlock", t.UnlockRequest(lockid=held.lockid))
+                with suppress(CatalogRefused):  # the metastore, or who waited, ended it
+                    self._call("unlock", t.UnlockRequest(lockid=held.lockid))
+
+    def _ended_dead_locks(self, place: Any) -> bool:
+        """End the locks of dead syncs; return whether there were some. Hive does so only where its compactor runs."""
+        with suppress(CatalogRefused):
+            found = [
+                one
+                for one in self._call("show_locks", t.ShowLocksRequest()).locks
+                if (one.dbname, one.tablename) == (place.dbname, place.tablename) and one.lastheartbeat
+            ]
+            # Of the metastore's clock: that of the lock which waits here is from the last check.
+            newest_ms = max((one.lastheartbeat for one in found), default=0)
+            dead = [one for one in found if newest_ms - one.lastheartbeat > _LOCK_LASTS_S * 1000]
+            for one in dead:
+                self._call("unlock", t.UnlockRequest(lockid=one.lockid))
+            return bool(dead)
+        return False
 
     def _raw(self, database: str, name: str) -> Any:
         # `get_table` is gone in release 4.

@@ -12,6 +12,7 @@ from tests.unit.table.tables import cluster, compact, new_table, open_table, set
 
 from tideline_table.action import create_metadata, create_savepoint, delete_partitions, restore_to_savepoint, run_clean
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.log_format.framing import command_block
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 
@@ -107,7 +108,7 @@ def test_folders_are_listed_after_a_restore() -> None:
     assert slices(found) == slices(table)
 
 
-@pytest.mark.parametrize("damage", ["torn", "gone"])
+@pytest.mark.parametrize("damage", ["torn", "gone", "rolled back"])
 def test_folders_are_listed_if_it_is_damaged(damage: str) -> None:
     table, clock = made()
     copy = as_written_by_hudi(table)
@@ -115,6 +116,8 @@ def test_folders_are_listed_if_it_is_damaged(damage: str) -> None:
     if damage == "gone":
         base = next(found.path for found in copy.list_folder(".hoodie/metadata/files").objects if found.path.endswith(".hfile"))
         copy.delete(base)
+    elif damage == "rolled back":  # by a block that no writer of this layout makes
+        copy.put(path, copy.read(path) + command_block("9" * 17, max(table.refresh().actions)))
     else:
         copy.put(path, copy.read(path)[:-20])
     found, listed = opened(copy, clock)

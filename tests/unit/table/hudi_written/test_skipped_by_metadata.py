@@ -18,6 +18,7 @@ from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log_format.block import BlockType, read_content
 from tideline_table.log_format.delete_block import read_deletes
+from tideline_table.log_format.framing import command_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.scan import scan_log
 from tideline_table.metadata_table.log_file import log_file_bytes
@@ -110,6 +111,10 @@ def test_version_6_leaves_out_base_files(kind: TableType) -> None:
     table, clock = made(kind, version=6)
     copy = opened(as_written_by_hudi(table), clock)
     assert [left_out(copy, where) for where in WHERE] == [5, 6, 4, 4, 5, 6, 0, 2, 3]
+    rolled_back = as_written_by_hudi(table)
+    for path in [found.path for found in rolled_back.list_folder(STATS).objects if ".log." in found.path]:
+        rolled_back.put(path, rolled_back.read(path) + command_block("9" * 17, "0" * 17))
+    assert left_out(opened(rolled_back, clock)) == 5
     write(table, [("0", "a", 100, "x")])
     changed = opened(as_written_by_hudi(table), clock)
     assert left_out(changed, "ts < 0") == (6 if kind is TableType.COW else 5)

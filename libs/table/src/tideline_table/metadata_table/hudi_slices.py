@@ -1,7 +1,6 @@
 """The newest slices of a partition of a metadata table that Apache Hudi keeps, and the blocks that readers merge.
 
-In layout 1 without a look at rollbacks of its delta commits: enough for records of files that never change. Format reference of
-versions 8 and 9: 4, 8.5.
+Format reference of versions 8 and 9: 4, 8.5.
 """
 
 from __future__ import annotations
@@ -38,8 +37,10 @@ class HudiSlice:
         """The path of the base file below the table."""
         return file_path(self.base_file, self.partition)
 
-    def blocks(self, storage: Storage, valid: AbstractSet[str]) -> Iterator[LogBlock]:
+    def blocks(self, storage: Storage, valid: AbstractSet[str], *, skips_commands: bool = False) -> Iterator[LogBlock]:
         """Yield the log blocks of `valid` instants, the oldest first: records in an HFile, or deletions.
+
+        `skips_commands`: do not look at rollbacks, which layout 1 has; enough for records of files that never change.
 
         Raises `CorruptMetadata` for a damaged file, `ObjectNotFound` for a missing one.
         """
@@ -49,7 +50,7 @@ class HudiSlice:
             if scanned.gaps:
                 raise CorruptMetadata(f"{path} with a damaged block ({scanned.gaps[0].reason})", expected="intact blocks")
             for block in scanned.blocks:
-                if block.type is BlockType.COMMAND:
+                if block.type is BlockType.COMMAND and skips_commands:
                     continue
                 if block.type not in (BlockType.HFILE, BlockType.DELETE) or HeaderKey.COMPACTED_BLOCK_TIMES in block.header:
                     raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of one delta commit")

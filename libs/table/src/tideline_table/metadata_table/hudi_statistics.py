@@ -132,7 +132,7 @@ class HudiStatistics:
                 hfile = HFile(self._storage.read(slice_.base_path))
                 schema = hfile.file_info.get("schema", b"").decode("utf-8", "replace")
                 yield _Change(slice_.base_path, "", schema, _entries(hfile, keys))
-            for block in slice_.blocks(self._storage, done.keys() - pending):
+            for block in slice_.blocks(self._storage, done.keys() - pending, skips_commands=not self._form.has_completion_times):
                 if block.type is BlockType.DELETE:
                     gone = read_deletes(self._storage, block).column(MetaField.RECORD_KEY).to_pylist()
                     yield _Change(block.path, block.instant, "", deletes=[key.encode() for key in gone])

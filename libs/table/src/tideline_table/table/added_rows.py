@@ -40,14 +40,17 @@ class AddedRows(Snapshot):
         assert self.before is not None
         names = [name for name in self.schema.names if name not in META_FIELDS]
         chosen = self.schema.names if columns is None else list(columns) or names[:1]
+        before: dict[str, list[FileSlice]] = {}
+        for old in self.before.slices:
+            before.setdefault(old.group.partition_path, []).append(old)
         for partition, new in groupby(sorted(slices, key=lambda s: s.group), key=lambda s: s.group.partition_path):
-            old = [one for one in self.before.slices if one.group.partition_path == partition]
             left: Counter[int] = Counter()
-            for batch in Snapshot.scan_slices(self.before, old, None, condition, keys):
+            for batch in Snapshot.scan_slices(self.before, before.get(partition, ()), None, condition, keys):
                 left.update(row_hashes(batch, names, _SEED).tolist())
             for batch in Snapshot.scan_slices(self, list(new), None, condition, keys):
                 mask = []
                 for one in row_hashes(batch, names, _SEED).tolist():
-                    mask.append(left[one] <= 0)
-                    left[one] -= 1
+                    mask.append(not left[one])  # which adds nothing to the counter
+                    if left[one]:
+                        left[one] -= 1
                 yield batch.filter(pa.array(mask, pa.bool_())).select(chosen)

@@ -281,7 +281,7 @@ class TableDefinition:
         if keyed and not self.keygen.key_fields:
             raise UnsupportedTable(
                 f"table {self.name!r} has no record key columns, so that no row is found by its key",
-                expected="insert or bulk_insert without a duplicate policy, in process",
+                expected="insert or bulk_insert without a duplicate policy",
                 remedy="create the table with a key",
             )
         self.keygen.check_usable()

@@ -12,7 +12,7 @@ from tideline_table.action import expire_rows, expired_rows, write_rows
 from tideline_table.action.write import expiry
 from tideline_table.clock import ManualClock
 from tideline_table.config import ROW_TTL_COLUMN, ROW_TTL_DAYS, ROW_TTL_UNIT
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -122,6 +122,14 @@ def test_an_old_row_stays_with_a_young_one_of_its_key(kind):
     assert expire_rows(table, ttl()) == (None, 0)
 
 
+def test_old_rows_that_stay_hold_up_no_others(monkeypatch):
+    monkeypatch.setattr(expiry, "MOST_ROWS", 2)
+    table = table_of(a1=20.0, a2=20.0, a3=20.0, c1=20.0, c2=20.0, c3=20.0)
+    write_rows(table, rows(table, {"a1": 1.0, "a2": 1.0, "a3": 1.0}, ts=2), Operation.INSERT)
+    assert [expire_rows(table, ttl())[1] for _ in range(4)] == [1, 1, 1, 0]
+    assert keys(table) == ["a1", "a1", "a2", "a2", "a3", "a3"]
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [
@@ -139,3 +147,16 @@ def test_a_column_that_cannot_tell_an_age_is_refused(options, found):
         with pytest.raises(InvalidOption, match=found):
             ask(table, options)
     assert table.refresh().sequence == before
+
+
+@pytest.mark.parametrize("without", [{"key_fields": ()}, {"meta_fields": False}])
+def test_a_table_whose_rows_are_not_found_by_their_keys_is_refused_before_rows_are_counted(without):
+    clock = ManualClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
+    storage = MemoryStorage(clock=clock)
+    asked = {"key_fields": ("id",), "partition_fields": ("city",), **without}
+    create_table(storage.root, TableRequest("t1", SCHEMA, **asked), clock, storage)
+    table = open_table(storage, clock)
+    write_rows(table, rows(table, {"a1": 20.0}), Operation.INSERT)
+    for ask in (expired_rows, expire_rows):
+        with pytest.raises(UnsupportedTable, match="no row is found by its key"):
+            ask(table, ttl())

@@ -32,7 +32,7 @@ class Cancelled:
 def cancel_plan(table: Table, instant: str) -> Cancelled:
     """Cancel the pending plan of `instant`: it can never complete, and its files are deleted. No row of the table changes.
 
-    Clusterings and, in exclusive tables, compactions and log compactions can be cancelled at any time before their commit;
+    Clusterings, log compactions and, in exclusive tables, compactions can be cancelled at any time before their commit;
     cleans and archivals until they begin, because they delete files before they end. The services may plan the same work again.
     Raises `InstantNotFound`, `UnsupportedTable` for what cannot be cancelled, `WriteConflict` while another process cancels the
     plan.

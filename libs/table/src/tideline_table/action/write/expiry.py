@@ -124,13 +124,15 @@ def expire_partitions(table: Table, options: Mapping[str, object] | None = None)
 def _old_rows(table: Table, given: Mapping[str, object] | None) -> pc.Expression | None:
     """Return the condition that holds for the rows that the options let expire now; None, without a request, if they let none.
 
-    A row without a value in the column stays. Raises `InvalidOption` if the column cannot tell the age of a row.
+    A row without a value in the column stays. Raises `InvalidOption` if the column cannot tell the age of a row, and
+    `UnsupportedTable` if no row is found by its key.
     """
     options = table.options.merged(given or {})
     days, name, unit = options[ROW_TTL_DAYS], options[ROW_TTL_COLUMN], options[ROW_TTL_UNIT]
     if days == 0:
         return None
     table.refresh()
+    table.definition.check_writable()
     kind, end = table.schema.field(name).type if name in table.schema.names else None, table.clock.now() - timedelta(days=days)
     if kind is None:
         found = "that the table does not have"
@@ -172,7 +174,7 @@ def expire_rows(table: Table, options: Mapping[str, object] | None = None) -> tu
     none, chosen = table.schema.empty_table(), table.options.merged(options or {})
 
     def compute(snapshot: Snapshot) -> RowChange:
-        found = _without_young(table, _first_rows(table, snapshot, where), where, chosen)
+        found = _first_rows(table, snapshot, where, chosen)
         if not found.num_rows:
             raise _NothingOld
         return RowChange(none, none, found, none)
@@ -202,14 +204,18 @@ def _without_young(table: Table, found: pa.Table, where: pc.Expression, options:
     return found.filter(pa.array([one not in kept for one in zip(places, keys.to_pylist(), strict=True)], pa.bool_()))
 
 
-def _first_rows(table: Table, snapshot: Snapshot, where: pc.Expression) -> pa.Table:
-    """Return the columns that identify the first old rows: the scan ends with the file in which their number is reached."""
+def _first_rows(table: Table, snapshot: Snapshot, where: pc.Expression, options: Options) -> pa.Table:
+    """Return the columns that identify the first old rows, without those that stay; if all of `MOST_ROWS` do, the next ones."""
     keygen = table.definition.keygen
     columns = top_columns(table.schema, (*keygen.key_fields, *keygen.partition_fields))
-    left, found = MOST_ROWS, list[pa.RecordBatch]()
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    held, count = list[pa.RecordBatch](), 0
     for batch in snapshot.scan(columns, where):
-        found.append(batch.select(columns).slice(0, left))
-        left -= found[-1].num_rows
-        if left <= 0:
-            break
-    return pa.Table.from_batches(found, pa.schema([table.schema.field(name) for name in columns]))
+        held.append(batch.select(columns))
+        count += batch.num_rows
+        while count >= MOST_ROWS:
+            rows = pa.Table.from_batches(held, schema)
+            if (found := _without_young(table, rows.slice(0, MOST_ROWS), where, options)).num_rows:
+                return found
+            held, count = rows.slice(MOST_ROWS).to_batches(), count - MOST_ROWS
+    return _without_young(table, pa.Table.from_batches(held, schema), where, options)
