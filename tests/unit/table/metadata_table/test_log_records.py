@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.unit.table.tables import compact, new_table, open_table, write
@@ -216,3 +218,23 @@ def test_blocks_of_base_files_are_decoded_once_for_random_keys(table, monkeypatc
         decoded.clear()
         assert (none.look_up(part, others).places < 0).all()
         assert decoded
+
+
+def test_hashes_that_two_threads_add_first_are_both_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filter is made by the first hash: of two that were made at once, one would forget what the other thread added."""
+    known, one, two = log_records._HashFilter(), np.array([1], np.uint32), np.array([2], np.uint32)
+    zeros, begun = np.zeros, list[threading.Thread]()
+
+    def interrupted(*of: Any, **options: Any) -> Any:
+        made = zeros(*of, **options)
+        if not begun:
+            begun.append(threading.Thread(target=known.add, args=(two,)))
+            begun[0].start()
+            begun[0].join(0.2)
+        return made
+
+    monkeypatch.setattr(log_records.np, "zeros", interrupted)
+    known.add(one)
+    begun[0].join()
+    assert known.may_hold(one).all()
+    assert known.may_hold(two).all()

@@ -46,11 +46,13 @@ class _HashFilter:
     def __init__(self) -> None:
         # Made by the first hash: a service holds thousands of tables open, most of which have no metadata table.
         self._held: np.ndarray | None = None
+        self._mutex = threading.Lock()
 
     def add(self, hashes: np.ndarray) -> None:
-        if self._held is None:
-            # Bytes instead of bits, which NumPy sets without a loop. Untouched pages take no memory.
-            self._held = np.zeros(1 << self._BITS, dtype=bool)
+        with self._mutex:  # threads that read the log files of several groups add at the same time
+            if self._held is None:
+                # Bytes instead of bits, which NumPy sets without a loop. Untouched pages take no memory.
+                self._held = np.zeros(1 << self._BITS, dtype=bool)
         for multiplier in self._MULTIPLIERS:
             self._held[self._places(hashes, multiplier)] = True
 
