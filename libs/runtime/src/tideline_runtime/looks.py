@@ -10,7 +10,7 @@ from tideline_runtime.shards import shard_of
 from tideline_table.clock import Clock
 from tideline_table.table import Table
 
-LOOKS_PER_IDENTITY = 8
+_LOOKS_PER_IDENTITY = 8
 """Looks at an idle table for one check that it is still the same table."""
 _SPREAD = 1000
 REST_AFTER_S = 3600.0
@@ -71,7 +71,7 @@ class Looks:
     def takes_identity(self, base_path: str, interval_s: float) -> bool:
         """Return whether the caller must check now that no other table was created at the place of one, looked at so often."""
         now_s = self._clock.monotonic_s()
-        if now_s < self._identified_at_s[base_path] + max(self._rescan_s, LOOKS_PER_IDENTITY * interval_s):
+        if now_s < self._identified_at_s.get(base_path, -math.inf) + max(self._rescan_s, _LOOKS_PER_IDENTITY * interval_s):
             return False
         self._identified_at_s[base_path] = now_s
         return True

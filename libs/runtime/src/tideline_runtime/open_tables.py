@@ -109,7 +109,7 @@ class OpenTables:
     """Asked about a table at which the service has looked; returns until when, on the monotonic clock, it has no work on the table
     unless there is news. The table is closed if that is far away. None: the service needs all tables open."""
     closed: Callable[[Table], None] = lambda _: None
-    """Told of a table that was closed for that reason."""
+    """Called with each table that this object closes for that reason."""
     waiting: set[str] = field(default_factory=set, init=False)
     """The base paths of the tables that rest, and are not open for that reason."""
     _resting: dict[str, tuple[int, float, TablePolicy]] = field(default_factory=dict, init=False)
@@ -420,16 +420,21 @@ class OpenTables:
         uid, (sequence, until_s, policy), told = self._uids[base_path], closed, self.looks.at_rest(base_path)
         if now_s >= until_s or self.policy(base_path) is not policy or told not in (None, (uid, sequence)):
             return None
-        if told is None or now_s >= self.looks.audit_at_s(base_path):
-            self.looks.looked(base_path)
-            storage = self.storage(base_path)
-            if exists(storage, entry_path(sequence + 1)):
-                return None
-            # Another table at the same place may have fewer entries.
-            if self.looks.takes_identity(base_path, 0.0) and ((found := read_identity(storage)) is None or found.uid != uid):
-                return None
+        is_asked = told is None or now_s >= self.looks.audit_at_s(base_path)
+        if is_asked and not self.is_unchanged(base_path, uid, sequence):
+            return None
         self._resting[base_path] = closed
         return uid
+
+    def is_unchanged(self, base_path: str, uid: str, sequence: int, interval_s: float = 0.0) -> bool:
+        """Return whether a closed table, looked at so often, has no further entry and is still the same. One request or two."""
+        self.looks.looked(base_path)
+        storage = self.storage(base_path)
+        if exists(storage, entry_path(sequence + 1)):
+            return False
+        # Another table at the same place may have fewer entries.
+        is_known = not self.looks.takes_identity(base_path, interval_s)
+        return is_known or ((found := read_identity(storage)) is not None and found.uid == uid)
 
     def _is_another(self, table: Table) -> bool:
         """Return whether an open table is not the one at its place any more, if that is to be checked now. One request."""
@@ -464,8 +469,11 @@ class OpenTables:
             hudi_lock=open_hudi_lock,
             by_log=True,
         )
-        if upgraded_sharing(table) is not None and not isinstance(table.storage, ReadOnlyStorage | LogOnlyStorage):
-            table = self._followed(table)
+        sharing = upgraded_sharing(table)
+        if sharing is not None and not isinstance(table.storage, ReadOnlyStorage | LogOnlyStorage):
+            table = share_table(table, sharing, open_hudi_lock)
+            version = table.definition.version
+            _log.warning("table has another version now, and is shared in it", base_path=base_path, version=version)
         if not table.capabilities.keeps_log:
             table.check_writable(keyed=False)  # raises with the reason
         try:
@@ -475,16 +483,6 @@ class OpenTables:
             raise
         self._unlocked.discard(base_path)
         return table
-
-    @staticmethod
-    def _followed(table: Table) -> Table:
-        """Return a shared table to which Apache Hudi gave another version, shared in that version. Raises why it cannot be."""
-        sharing = upgraded_sharing(table)
-        assert sharing is not None
-        found = share_table(table, sharing, open_hudi_lock)
-        version = found.definition.version
-        _log.warning("table has another version now, and is shared in it", base_path=table.base_path, version=version)
-        return found
 
     def _refusing(self, storage: Storage) -> Storage:
         # Who publishes a table's log continues that of a shared one, which ends if Apache Hudi archives what was not adopted.

@@ -10,13 +10,12 @@ from tideline_mirror.changes import OBSERVED
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
-from tideline_runtime.looks import LOOKS_PER_IDENTITY
 from tideline_runtime.open_tables import OpenTables
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
 from tideline_table.log import entry_path
 from tideline_table.storage import exists
-from tideline_table.table import Table, read_identity
+from tideline_table.table import Table
 
 _log = get_logger(__name__)
 OPENING_S = 2.0
@@ -24,12 +23,11 @@ OPENING_S = 2.0
 changed: one request instead of ten, so that the start of a mirror over 10,000 tables takes seconds."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Closed:
     uid: str
     sequence: int
     until_s: float
-    looks: int = 0
 
 
 class Positions:
@@ -53,7 +51,7 @@ class Positions:
         self._closed: dict[str, _Closed] = {}
         """By base path: the tables that were closed because they rest."""
         self.looked: Callable[[str, float], None] = lambda _, __: None
-        """Told of each look at a table that is closed, with its time."""
+        """Called with base path and time of each look at a closed table."""
         self._opens_until_s = 0.0
         self._read_for = 0
         """The number of the newest publisher that was open when the records were read."""
@@ -129,15 +127,11 @@ class Positions:
         looks, record = self._tables.looks, self.records.get(closed.uid)
         if record is None or record.sequence != closed.sequence or self._context.clock.monotonic_s() >= closed.until_s:
             return False
-        if looks.waits(base_path, every_s(closed.uid, base_path)):
+        interval_s = every_s(closed.uid, base_path)
+        if looks.waits(base_path, interval_s):
             return True
-        looks.looked(base_path)
         self.looked(base_path, self._context.clock.monotonic_s())
-        storage = self._tables.storage(base_path)
-        closed.looks += 1
-        if closed.looks % LOOKS_PER_IDENTITY == 0 and ((found := read_identity(storage)) is None or found.uid != closed.uid):
-            return False
-        return not exists(storage, entry_path(closed.sequence + 1))
+        return self._tables.is_unchanged(base_path, closed.uid, closed.sequence, interval_s)
 
     def start_again(self, *, keeps_records: bool) -> None:
         """Have the steps of all tables of this instance published again, from their start.

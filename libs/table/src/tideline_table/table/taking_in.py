@@ -112,7 +112,7 @@ def go_on(table: Table) -> None:
         if follower.append(draft, only_at=next(places)) is None:
             raise _lost_to_another(replica.uid, draft)
 
-    _append_state(table, found, replace(commit_body(found.schema_json), sharing=None), append)
+    _append_state(table, found, commit_body(found.schema_json), append)
     change_declared(table.storage, identity, kept | declared_version(form.version))
     _LOGGER.warning("table %s is shared in %s now, which Apache Hudi gave it", replica.uid, form.version_text)
 

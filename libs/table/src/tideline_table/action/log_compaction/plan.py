@@ -141,7 +141,8 @@ def _planned_slice(operation: Mapping[str, Any], instant: str, form: TableFormat
         name = str(path).rsplit("/", 1)[-1]
         parsed = parse_log_file_name(name)
         writer = form.writer_of(parsed) if parsed is not None else ""
-        if parsed is None or (parsed.file_id, writer or parsed.instant) != (group.file_id, writer or base_instant):
+        # A name that says its writer does not say its slice.
+        if parsed is None or parsed.file_id != group.file_id or (not writer and parsed.instant != base_instant):
             raise CorruptMetadata(f"log compaction plan {instant} names {name!r}", expected=f"log files of slice {base_instant}")
         logs.append(LogFile(checked_path(name), 0, writer, parsed.version))
     checked_path(join_path(group.partition_path, "x"))
