@@ -459,6 +459,7 @@ class Table:
         slices = found.only(keys=wanted).slices
         if self.has_record_index and self.capabilities.log_is_truth:
             slices = self.record_index.narrowed(self.state, found.slices, slices, wanted)
+        slices = self.timeline.holding(wanted, found.slices, slices)
         return replace(found, slices=self._key_ranges.narrowed(slices, wanted), log_indexes=indexes)
 
     def incremental(self, since: Point = "", until: Point = "") -> Snapshot:

@@ -1,0 +1,116 @@
+"""Look-ups by key in tables without a table log ask the record index of the metadata table, where it can decide."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from tests.unit.table.hudi_written.test_listed_by_metadata import as_written_by_hudi
+from tests.unit.table.tables import compact, new_table, open_table, set_properties, write
+
+from tideline_table.action import create_metadata
+from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.reader.where import parse_where
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType
+from tideline_table.table.query import sorted_keys
+from tideline_table.writer import Operation
+
+GLOBAL = {"hoodie.index.type": "RECORD_INDEX"}
+KEYS = ["1", "5", "7", "none"]
+
+
+def made(kind: TableType = TableType.COW, version: int = 9, **request: Any) -> tuple[Table, Any]:
+    _, storage, clock = new_table(type=kind, version=version, **request)
+    table = open_table(storage, clock, **GLOBAL, **{"hoodie.parquet.small.file.limit": 0})
+    create_metadata(table, ["record_index"])
+    for number in range(0, 8, 2):
+        write(table, [(str(n), "abcd"[n // 2], n, "x") for n in (number, number + 1)])
+    return table, clock
+
+
+def opened(copy: MemoryStorage, clock: Any, **options: object) -> Table:
+    return Table.open(copy.root, storage=copy, clock=clock, options=options)
+
+
+def asked(table: Table, keys: list[str]) -> int:
+    """How many slices a look-up leaves, by the record index alone; its rows are those of a filter."""
+    found = table.snapshot()
+    wanted = sorted_keys(keys)
+    named = ", ".join(f"'{key}'" for key in keys)
+    where = parse_where(f"_hoodie_record_key in ({named})", found.schema)
+    every = sorted(found.read(["id", "v"], where).to_pylist(), key=str)
+    assert sorted(table.look_up(keys, ["id", "v"]).to_pylist(), key=str) == every
+    return len(table.timeline.holding(wanted, found.slices, found.slices))
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+@pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
+def test_the_same_rows_from_the_groups_that_hold_the_keys(kind: TableType, version: int) -> None:
+    table, clock = made(kind, version)
+
+    def asks(keys: list[str]) -> int:
+        return asked(opened(as_written_by_hudi(table), clock, **GLOBAL), keys)
+
+    assert asks(KEYS) == 3
+    assert asks(["none"]) == 0
+    write(table, [("7", "d", 9, "y"), ("8", "a", 9, "y")])
+    assert asks(KEYS) == 3
+    write(table, [("5", "c", 9, "y")], Operation.DELETE)
+    assert asks(KEYS) == 2
+    if kind is TableType.MOR:
+        compact(table)
+        assert asks(KEYS) == 2
+
+
+def test_without_the_option_keys_of_several_partitions_may_be_equal() -> None:
+    table, clock = made()
+    assert asked(opened(as_written_by_hudi(table), clock), KEYS) == 4
+
+
+@pytest.mark.parametrize("operation", [Operation.INSERT, Operation.INSERT_OVERWRITE])
+def test_a_write_that_looks_no_key_up_may_repeat_one(operation: Operation) -> None:
+    """Apache Hudi's index names the last place of a key then, and a query by it loses the other row."""
+    table, clock = made()
+    write(table, [("9", "e", 9, "y")], operation)
+    assert asked(opened(as_written_by_hudi(table), clock, **GLOBAL), KEYS) == len(table.slices())
+
+
+def test_an_index_of_another_state_is_not_asked() -> None:
+    table, clock = made()
+    copy = as_written_by_hudi(table)
+    behind = opened(copy, clock, **GLOBAL)
+    write(table, [("1", "a", 9, "y")])
+    last = max(table.refresh().actions)
+    (completed,) = (
+        f.path for f in table.storage.list_folder(".hoodie/timeline").objects if f.path.rpartition("/")[2].startswith(f"{last}_")
+    )
+    copy.put(completed, table.storage.read(completed))
+    found = behind.snapshot()
+    assert len(behind.timeline.holding(sorted_keys(KEYS), found.slices, found.slices)) == 4
+
+
+@pytest.mark.parametrize("lack", ["off", "torn", "behind", "partitioned", "being made"])
+def test_without_an_index_that_can_be_read_all_groups_are_asked(lack: str, caplog: pytest.LogCaptureFixture) -> None:
+    table, clock = made()
+    copy = as_written_by_hudi(table)
+    held = list(copy.list_folder(".hoodie/metadata/record_index").objects)
+    if lack == "off":
+        set_properties(copy, {**read_properties(copy), METADATA_PARTITIONS: "files"})
+    elif lack == "behind":
+        last = max(table.refresh().actions)
+        for found in list(copy.list_folder(".hoodie/metadata/.hoodie/timeline").objects):
+            if found.path.rpartition("/")[2].startswith(last):
+                copy.delete(found.path)
+    elif lack == "being made":
+        copy.put(f".hoodie/timeline/{'9' * 17}.indexing.requested", b"")
+    for found in held:
+        if lack == "torn":
+            copy.put(found.path, copy.read(found.path)[:-20])
+        elif lack == "partitioned":
+            copy.put(found.path.replace("record-index-", "record-index-a-"), copy.read(found.path))
+            copy.delete(found.path)
+    with caplog.at_level(logging.WARNING):
+        assert asked(opened(copy, clock, **GLOBAL), KEYS) == 4
+    assert ("without the record index" in caplog.text) is (lack in ("torn", "behind", "partitioned"))
