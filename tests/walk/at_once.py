@@ -59,7 +59,7 @@ KILLED_S = (1.0, 8.0)
 ONE_KILL_IN = 6
 """Attempts: its process takes half a minute to start."""
 HELD = ("nable to acquire", "heartbeat by concurrent writer")
-"""A process that was killed holds the lock for a minute, and what it began in the metadata table for as long as its heartbeat lasts."""
+"""A process that was killed holds the lock for a minute, and what it began in the metadata table until its heartbeat expires."""
 SHARING = Sharing(HudiLockKind.FILE_SYSTEM, expire_min=1)
 DEAD_EACH_S, SERVICE_EACH_S = 20.0, 4.0
 
