@@ -6,10 +6,12 @@ import logging
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clean
 from tests.unit.table.hudi_written.test_listed_by_metadata import as_written_by_hudi
 from tests.unit.table.tables import compact, new_table, open_table, set_properties, write
 
-from tideline_table.action import create_metadata
+from tideline_table.action import archive, create_metadata, run_clean
+from tideline_table.config import ARCHIVAL_MIN_AGE_S
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.reader.where import parse_where
 from tideline_table.storage import MemoryStorage
@@ -21,12 +23,13 @@ GLOBAL = {"hoodie.index.type": "RECORD_INDEX"}
 KEYS = ["1", "5", "7", "none"]
 
 
-def made(kind: TableType = TableType.COW, version: int = 9, **request: Any) -> tuple[Table, Any]:
-    _, storage, clock = new_table(type=kind, version=version, **request)
+def made(kind: TableType = TableType.COW, version: int = 9, first: Operation = Operation.UPSERT, **more: Any) -> tuple[Table, Any]:
+    _, storage, clock = new_table(type=kind, version=version, **more)
     table = open_table(storage, clock, **GLOBAL, **{"hoodie.parquet.small.file.limit": 0})
     create_metadata(table, ["record_index"])
     for number in range(0, 8, 2):
-        write(table, [(str(n), "abcd"[n // 2], n, "x") for n in (number, number + 1)])
+        operation = first if not number else Operation.UPSERT
+        write(table, [(str(n), "abcd"[n // 2], n, "x") for n in (number, number + 1)], operation)
     return table, clock
 
 
@@ -75,6 +78,30 @@ def test_a_write_that_looks_no_key_up_may_repeat_one(operation: Operation) -> No
     table, clock = made()
     write(table, [("9", "e", 9, "y")], operation)
     assert asked(opened(as_written_by_hudi(table), clock, **GLOBAL), KEYS) == len(table.slices())
+
+
+ONE_FOLDER = {"partitions": ()}
+
+
+@pytest.mark.parametrize("more", [{}, ONE_FOLDER], ids=["partitions", "one folder"])
+def test_the_first_write_and_a_table_of_one_partition_need_no_look_up(more: dict[str, Any]) -> None:
+    table, clock = made(first=Operation.BULK_INSERT, **more)
+    options = GLOBAL if not more else {}
+    assert asked(opened(as_written_by_hudi(table), clock, **options), KEYS) == 3
+
+
+@pytest.mark.parametrize(("more", "expected"), [({}, 3), (ONE_FOLDER, 4)], ids=["partitions", "one folder"])
+def test_of_archived_writes_only_the_type_of_the_index_says_something(more: dict[str, Any], expected: int) -> None:
+    table, clock = made(**more)
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+    clock.advance(10_000)
+    few = {"hoodie.cleaner.commits.retained": 1, "hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 3}
+    done, *_ = archive(table, {**few, ARCHIVAL_MIN_AGE_S.key: 1})
+    assert done is not None
+    copy = opened(as_written_by_hudi(table), clock, **({} if more else GLOBAL))
+    assert len(copy.state.completed_writes()) < 4
+    assert asked(copy, KEYS) == expected
 
 
 def test_an_index_of_another_state_is_not_asked() -> None:

@@ -42,6 +42,7 @@ class HudiKeys:
     def __init__(self, storage: Storage, form: TableFormat, options: Options) -> None:
         self._storage, self._form = storage, form
         self._is_global = KeyScope.of(options) is KeyScope.TABLE
+        self._judged: tuple[TableState, bool] | None = None
 
     def holding(
         self, keys: pa.Array, state: TableState, visible: Sequence[FileSlice], slices: Sequence[FileSlice]
@@ -68,12 +69,18 @@ class HudiKeys:
         return not one.base_file or (bool(one.log_files) and not self._is_global)
 
     def _holds_keys_once(self, state: TableState) -> bool:
-        """Return whether no write that is known can have put a key into two places. The first one of a table cannot."""
-        written = [found for found in state.completed_writes() if found.operation.upper() in _WITHOUT_LOOK_UP]
-        if not written:
-            return True
-        first = min(state.completed_writes(), key=lambda found: found.instant)
-        return written == [first] and not self._form.archived_instants(self._storage, "", first.instant)
+        """Return whether no write can have put a key into two places.
+
+        The first one of a table cannot. What archived ones did is not known: they can, unless the index type says otherwise.
+        """
+        if self._judged is None or self._judged[0] is not state:
+            done = sorted(state.completed_writes(), key=lambda found: found.instant)
+            without = [found for found in done if found.operation.upper() in _WITHOUT_LOOK_UP]
+            is_once = not without or without == done[:1]
+            if is_once and (without or not self._is_global):
+                is_once = bool(done) and not self._form.archived_instants(self._storage, "", done[0].instant)
+            self._judged = state, is_once
+        return self._judged[1]
 
     def _groups(self, keys: pa.Array, state: TableState) -> set[FileGroupId] | None:
         """Return the file groups of `keys`, None if the index is not that of `state`. Raises if it cannot be read."""
