@@ -45,7 +45,7 @@ def asked(table: Table, keys: list[str]) -> int:
     where = parse_where(f"_hoodie_record_key in ({named})", found.schema)
     every = sorted(found.read(["id", "v"], where).to_pylist(), key=str)
     assert sorted(table.look_up(keys, ["id", "v"]).to_pylist(), key=str) == every
-    return len(table.timeline.holding(wanted, found.slices, found.slices))
+    return len(table.timeline.holding(wanted, found.slices))
 
 
 @pytest.mark.parametrize("version", [6, 8, 9])
@@ -115,7 +115,7 @@ def test_an_index_of_another_state_is_not_asked() -> None:
     )
     copy.put(completed, table.storage.read(completed))
     found = behind.snapshot()
-    assert len(behind.timeline.holding(sorted_keys(KEYS), found.slices, found.slices)) == 4
+    assert len(behind.timeline.holding(sorted_keys(KEYS), found.slices)) == 4
 
 
 @pytest.mark.parametrize("lack", ["off", "torn", "behind", "partitioned", "being made"])

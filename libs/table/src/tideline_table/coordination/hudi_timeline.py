@@ -45,9 +45,9 @@ class HudiTimeline(ActiveTimeline):
         """See `ActiveTimeline.statistics`: those in the metadata table."""
         return self._statistics
 
-    def holding(self, keys: pa.Array, visible: Sequence[FileSlice], slices: Sequence[FileSlice]) -> tuple[FileSlice, ...]:
+    def holding(self, keys: pa.Array, slices: Sequence[FileSlice]) -> tuple[FileSlice, ...]:
         """See `ActiveTimeline.holding`: by the record index."""
-        return self._keys.holding(keys, self._state, visible, slices)
+        return self._keys.holding(keys, self._state, slices)
 
     @property
     def capabilities(self) -> Capabilities:

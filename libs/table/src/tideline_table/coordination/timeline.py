@@ -118,12 +118,9 @@ class ActiveTimeline(ABC):
         """The statistics of data files by which queries leave out some; None if there are none for this process."""
         return self.replica.statistics if self.capabilities.log_is_truth else None
 
-    def holding(self, keys: pa.Array, visible: Sequence[FileSlice], slices: Sequence[FileSlice]) -> tuple[FileSlice, ...]:
-        """Return those of `slices` that may hold one of `keys`, by an index that only another writer keeps.
-
-        `visible` are all slices of the query.
-        """
-        del keys, visible
+    def holding(self, keys: pa.Array, slices: Sequence[FileSlice]) -> tuple[FileSlice, ...]:
+        """Return those of `slices`, all of a query, that may hold one of `keys`, by an index that only another writer keeps."""
+        del keys
         return tuple(slices)
 
     @property

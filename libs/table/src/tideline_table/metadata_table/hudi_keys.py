@@ -44,21 +44,19 @@ class HudiKeys:
         self._is_global = KeyScope.of(options) is KeyScope.TABLE
         self._judged: tuple[TableState, bool] | None = None
 
-    def holding(
-        self, keys: pa.Array, state: TableState, visible: Sequence[FileSlice], slices: Sequence[FileSlice]
-    ) -> tuple[FileSlice, ...]:
-        """Return those of `slices` that may hold one of `keys`, of a query of the `visible` ones.
+    def holding(self, keys: pa.Array, state: TableState, slices: Sequence[FileSlice]) -> tuple[FileSlice, ...]:
+        """Return those of `slices`, all of a query, that may hold one of `keys`.
 
         All of them if the query shows another state than `state`, or, with a warning, if the index cannot be used.
         """
         every = tuple(slices)
-        if not (self._is_global or all(not one.group.partition_path for one in visible)):
+        if not (self._is_global or all(not one.group.partition_path for one in every)):
             return every
-        if tuple(visible) != tuple(state.latest_slices()) or not self._holds_keys_once(state):
+        if every != tuple(state.latest_slices()) or not self._holds_keys_once(state):
             return every
         try:
             groups = self._groups(keys, state)
-            _check_known(groups or (), visible)
+            _check_known(groups or (), every)
         except (CorruptMetadata, ObjectNotFound, UnsupportedTable) as error:
             _LOGGER.warning("keys are looked up without the record index of Apache Hudi: %s", error)
             return every
@@ -115,8 +113,8 @@ class HudiKeys:
         return set(located.values())
 
 
-def _check_known(groups: Iterable[FileGroupId], visible: Iterable[FileSlice]) -> None:
-    if unknown := set(groups) - {one.group for one in visible}:
+def _check_known(groups: Iterable[FileGroupId], slices: Iterable[FileSlice]) -> None:
+    if unknown := set(groups) - {one.group for one in slices}:
         raise CorruptMetadata(f"a record index that names file group {min(unknown)}", expected="file groups of the table")
 
 

@@ -65,9 +65,10 @@ class HudiSlice:
                     raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of one delta commit")
                 found.append(block)
         # Nothing tells an archived delta commit of layout 1 from one that failed.
-        if rolls_back and valid and any(block.instant < min(valid) for block in found):
+        first = min(valid, default="")
+        if rolls_back and any(block.instant < first for block in found):
             raise CorruptMetadata(
-                f"a log file in {folder_of(self.partition)} of an instant before {min(valid)}", expected="instants of its timeline"
+                f"a log file in {folder_of(self.partition)} of an instant before {first}", expected="instants of its timeline"
             )
         return [block for block in found if block.instant in valid]
 
