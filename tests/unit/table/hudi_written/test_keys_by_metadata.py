@@ -20,7 +20,7 @@ from tideline_table.table.query import sorted_keys
 from tideline_table.writer import Operation
 
 GLOBAL = {"hoodie.index.type": "RECORD_INDEX"}
-KEYS = ["1", "5", "7", "none"]
+KEYS = ["1", "5", "7"]
 
 
 def made(kind: TableType = TableType.COW, version: int = 9, first: Operation = Operation.UPSERT, **more: Any) -> tuple[Table, Any]:
@@ -48,23 +48,34 @@ def asked(table: Table, keys: list[str]) -> int:
     return len(table.timeline.holding(wanted, found.slices))
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
-@pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
+@pytest.mark.parametrize(
+    ("kind", "version"), [*((TableType.COW, v) for v in (6, 8, 9)), (TableType.MOR, 8), (TableType.MOR, 9)], ids=str
+)
 def test_the_same_rows_from_the_groups_that_hold_the_keys(kind: TableType, version: int) -> None:
-    table, clock = made(kind, version)
+    table, clock = made(kind, version, ordering="")
 
     def asks(keys: list[str]) -> int:
         return asked(opened(as_written_by_hudi(table), clock, **GLOBAL), keys)
 
     assert asks(KEYS) == 3
-    assert asks(["none"]) == 0
+    # An index may lack a key that the table has: writers with a bucket index add keys to log files without a word to it.
+    assert asks([*KEYS, "none"]) == 4
     write(table, [("7", "d", 9, "y"), ("8", "a", 9, "y")])
     assert asks(KEYS) == 3
     write(table, [("5", "c", 9, "y")], Operation.DELETE)
-    assert asks(KEYS) == 2
+    assert asks(["1", "7"]) == 2
+    assert asks(KEYS) == len(table.slices())
     if kind is TableType.MOR:
         compact(table)
-        assert asks(KEYS) == 2
+        assert asks(["1", "7"]) == 2
+
+
+@pytest.mark.parametrize(("version", "ordering"), [(6, "ts"), (6, ""), (8, "ts"), (9, "ts")])
+def test_where_a_deletion_may_lose_the_index_forgets_keys_that_the_table_has(version: int, ordering: str) -> None:
+    """Apache Hudi takes the key of a deletion out of its index, whatever its ordering value, and adds it to another group later."""
+    table, clock = made(TableType.MOR, version, ordering=ordering)
+    write(table, [("5", "c", 9, "y")])
+    assert asked(opened(as_written_by_hudi(table), clock, **GLOBAL), KEYS) == 4
 
 
 def test_without_the_option_keys_of_several_partitions_may_be_equal() -> None:

@@ -38,7 +38,7 @@ class HudiTimeline(ActiveTimeline):
         self._properties = properties
         self._state = hudi_written_state(replica.storage, properties, listed_by_metadata)
         self._statistics = HudiStatistics(replica.storage, format_of(properties))
-        self._keys = HudiKeys(replica.storage, format_of(properties), self.options)
+        self._keys = HudiKeys(replica.storage, properties, self.options)
 
     @property
     def statistics(self) -> HudiStatistics:

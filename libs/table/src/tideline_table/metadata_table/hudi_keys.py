@@ -2,14 +2,16 @@
 
 The index names one file group for a key, whichever groups hold it. So it decides only where each key is once: its writers look keys
 up in the whole table, as the option `hoodie.index.type` of the reader says, or the table has one partition; and no write on the
-timeline adds rows without a look-up. It has to be as old as the state of the query, and to name groups of it; otherwise all groups
-are read. Format reference of version 6: 15.3 to 15.8.
+timeline adds rows without a look-up. It also forgets keys that the table has: a deletion in a log file takes the key out of the index
+even if it loses against a row with a greater ordering value. So it decides only where deletions always win, and never that a key is
+nowhere. It has to be as old as the state of the query, and to name groups of it; otherwise all groups are read. Format reference of
+version 6: 15.3 to 15.8.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +20,11 @@ from tideline_table.config import Options
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline_listing
-from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.hudi.merge_rules import COMMIT_TIME
+from tideline_table.hudi.properties import MERGE_MODE, METADATA_PARTITIONS, TYPE, read_properties
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.index.scope import KeyScope
 from tideline_table.log.metadata import RECORD_INDEX
@@ -39,8 +43,9 @@ _WITHOUT_LOOK_UP = frozenset({"INSERT", "INSERT_PREPPED", "BULK_INSERT", "BULK_I
 class HudiKeys:
     """Looks record keys up in the record index of one table."""
 
-    def __init__(self, storage: Storage, form: TableFormat, options: Options) -> None:
-        self._storage, self._form = storage, form
+    def __init__(self, storage: Storage, properties: Mapping[str, str], options: Options) -> None:
+        self._storage, self._form = storage, format_of(properties)
+        self._forgets = _deletions_may_lose(properties, self._form)
         self._is_global = KeyScope.of(options) is KeyScope.TABLE
         self._judged: tuple[TableState, bool] | None = None
 
@@ -50,7 +55,7 @@ class HudiKeys:
         All of them if the query shows another state than `state`, or, with a warning, if the index cannot be used.
         """
         every = tuple(slices)
-        if not (self._is_global or all(not one.group.partition_path for one in every)):
+        if self._forgets or not (self._is_global or all(not one.group.partition_path for one in every)):
             return every
         if every != tuple(state.latest_slices()) or not self._holds_keys_once(state):
             return every
@@ -81,7 +86,7 @@ class HudiKeys:
         return self._judged[1]
 
     def _groups(self, keys: pa.Array, state: TableState) -> set[FileGroupId] | None:
-        """Return the file groups of `keys`, None if the index is not that of `state`. Raises if it cannot be read."""
+        """Return the file groups of `keys`, None if the index lacks one, or is not that of `state`. Raises if it cannot be read."""
         if RECORD_INDEX not in read_properties(self._storage).get(METADATA_PARTITIONS, "").split(","):
             return None
         timeline = list_timeline(self._storage, self._form)
@@ -94,23 +99,37 @@ class HudiKeys:
         ordered = [file_id_of(RECORD_INDEX, number) for number in range(len(found))]
         if not found or ordered != sorted(found):
             raise UnsupportedTable(f"{len(found)} file group(s) of a record index", expected="those of an index of the whole table")
-        pending = {i.time for i in timeline.instants if i.state is not State.COMPLETED}
+        if own.keys() & {i.time for i in timeline.instants if i.state is not State.COMPLETED}:
+            return None  # a compaction of the metadata table may have merged what a writer that died says of its keys
         numbers = groups_of_hashes(string_hashes(keys), len(found))
         groups: set[FileGroupId] = set()
         for number in np.unique(numbers):
             wanted = keys.filter(pa.array(numbers == number)).cast(pa.binary()).to_pylist()
-            groups |= self._in_group(found[ordered[number]], sorted(wanted), own.keys() - pending)
+            located = self._located(found[ordered[number]], sorted(wanted), own.keys())
+            if located.keys() != set(wanted):
+                return None
+            groups |= set(located.values())
         # A writer that began meanwhile may have moved keys.
         return groups if _is_of(list_timeline(self._storage, self._form), state) else None
 
-    def _in_group(self, slice_: HudiSlice, keys: Sequence[bytes], valid: Iterable[str]) -> set[FileGroupId]:
+    def _located(self, slice_: HudiSlice, keys: Sequence[bytes], valid: Iterable[str]) -> dict[bytes, FileGroupId]:
         located: dict[bytes, FileGroupId] = {}
         rolls_back = not self._form.has_completion_times
         for change in changes_of(self._storage, slice_, keys, frozenset(valid), rolls_back=rolls_back):
             for key in change.deletes:
                 located.pop(key, None)
             located |= {key: decode_location(datum, change.schema_json).group for key, datum in change.updates}
-        return set(located.values())
+        return {key: located[key] for key in keys if key in located}
+
+
+def _deletions_may_lose(properties: Mapping[str, str], form: TableFormat) -> bool:
+    """Return whether a row may outlive a deletion in a log file, by its ordering value or by a rule that is code.
+
+    In version 6 it may by any rule: releases before 1.0 compare ordering values of log files also with the payload class that does
+    not, and a compaction then keeps the row.
+    """
+    is_copied = properties.get(TYPE) == "COPY_ON_WRITE"
+    return not is_copied and not (form.has_merge_modes and properties.get(MERGE_MODE) == COMMIT_TIME)
 
 
 def _check_known(groups: Iterable[FileGroupId], slices: Iterable[FileSlice]) -> None:
