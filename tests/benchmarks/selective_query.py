@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -227,11 +228,11 @@ def main() -> None:
             print(f"{name}: {files} files made in {time.perf_counter() - began:.0f} s", flush=True)
         path = f"s3://{BUCKET}/large"
         for how in ("value", "key"):
-            counted(proxy, f"Tideline by {how}", lambda at=how: read_here(at, proxy, path))  # type: ignore[misc]
+            counted(proxy, f"Tideline by {how}", partial(read_here, how, proxy, path))
         with hudi_by_s3a(proxy.endpoint, Path(folder), fs_s3a_experimental_input_fadvise="random") as peer:
             for how in ("value", "key"):
-                counted(proxy, f"Apache Hudi by {how}, small table", lambda at=how: read_there(at, peer, f"s3://{BUCKET}/small"))  # type: ignore[misc]
-                counted(proxy, f"Apache Hudi by {how}", lambda at=how: read_there(at, peer, path))  # type: ignore[misc]
+                counted(proxy, f"Apache Hudi by {how}, small table", partial(read_there, how, peer, f"s3://{BUCKET}/small"))
+                counted(proxy, f"Apache Hudi by {how}", partial(read_there, how, peer, path))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.matrix import Comparison, Kind
-from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.stories.life import COMPACTION, EVENT_TIME, KEYS, MISHAPS
 from tests.conformance.stories.rows import trips
 from tests.conformance.stories.story import Maker, Story
@@ -33,7 +33,6 @@ BY_KEY = {
     "hoodie.metadata.record.index.enable": "true",
     "hoodie.metadata.record.index.min.filegroup.count": "2",
     "hoodie.metadata.record.index.max.filegroup.count": "2",
-    "hoodie.metadata.compact.max.delta.commits": "4",
     "hoodie.parquet.small.file.limit": "0",
 }
 _BY_NAME = {step.name: step for step in (*MISHAPS, *COMPACTION)}
@@ -73,12 +72,13 @@ def test_the_same_rows_by_the_metadata_table(
 ) -> None:
     names = [*FIRST, *(PENDING if kind is Kind.MOR else []), *LAST]
     steps = tuple(_BY_NAME[name] for name in names)
-    story = Story("by-metadata", kind, steps, {**KEYS, **EVENT_TIME, **BY_KEY}, metadata=True, version=version)
-    maker = Maker(apache_hudi, tmp_path / "table", story)
     skipped = 0
     for step in steps:
+        # Apache Hudi does not roll back what its metadata table has compacted.
+        often = {"hoodie.metadata.compact.max.delta.commits": "30" if step.name in FIRST else "3"}
+        story = Story("by-metadata", kind, steps, {**KEYS, **EVENT_TIME, **BY_KEY, **often}, metadata=True, version=version)
+        maker = Maker(apache_hudi, tmp_path / "table", story)
         step.do(maker)
-        print(step.name, sorted(path.name for path in (maker.base / ".hoodie/metadata/.hoodie").rglob("*commit")))
         assert is_listed(maker.base), step.name
         by_folders = apache_hudi.read(maker.base, metadata=False)
         Comparison().rows(Table.open(str(maker.base)).read(), by_folders, step.name)
@@ -86,6 +86,8 @@ def test_the_same_rows_by_the_metadata_table(
             skipped += left_out(maker.base, keys)
     assert "without the record index" not in caplog.text
     assert skipped > len(steps)
+    compacted = list((maker.base / ".hoodie/metadata/record_index").glob("*.hfile"))
+    assert len(compacted) > 2, "the metadata table was not compacted"
     # A writer that neither keeps the metadata table nor removes it.
     behind = {
         "hoodie.metadata.enable": "false",
@@ -98,14 +100,16 @@ def test_the_same_rows_by_the_metadata_table(
     Comparison().rows(Table.open(str(maker.base)).read(), apache_hudi.read(maker.base, metadata=False), "behind")
 
 
-def test_a_key_that_the_first_write_brings_twice_is_found_twice(tmp_path: Path, apache_hudi: ApacheHudi) -> None:
-    """A record index made behind it names one of the two places."""
-    options = {**KEYS, **EVENT_TIME, "hoodie.parquet.small.file.limit": "0", "hoodie.bulkinsert.shuffle.parallelism": "2"}
-    story = Story("twice", Kind.COW, (), options, metadata=True)
-    maker = Maker(apache_hudi, tmp_path / "table", story)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_apache_hudi_makes_no_record_index_of_a_key_that_is_in_two_places(
+    tmp_path: Path, apache_hudi: ApacheHudi, is_first: bool
+) -> None:
+    """So the first write of a table cannot repeat one."""
+    options = {**KEYS, **EVENT_TIME, "hoodie.parquet.small.file.limit": "0"}
+    by_key = Maker(apache_hudi, tmp_path / "table", Story("twice", Kind.COW, (), {**options, **BY_KEY}, metadata=True))
+    without = Maker(apache_hudi, tmp_path / "table", Story("twice", Kind.COW, (), options, metadata=True))
     twice = trips([*range(8), 3], 5, lambda n: "p0")
-    maker.write(twice, "bulk_insert", hoodie_bulkinsert_sort_mode="NONE")
-    known = Maker(apache_hudi, maker.base, Story("twice", Kind.COW, (), {**options, **BY_KEY}, metadata=True))
-    known.write(trips([20], 6), "upsert")
-    left_out(maker.base, ["k0003"])
-    assert Table.open(str(maker.base), options=GLOBAL).look_up(["k0003"]).num_rows == 2
+    if not is_first:
+        without.write(twice, "bulk_insert", hoodie_bulkinsert_sort_mode="NONE")
+    with pytest.raises(PeerFailed, match="k0003"):
+        by_key.write(twice if is_first else trips([20], 6), "bulk_insert" if is_first else "upsert")
