@@ -37,7 +37,10 @@ from tideline_table.metadata_table.record_index import decode_location
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
-_WITHOUT_LOOK_UP = frozenset({"INSERT", "INSERT_PREPPED", "BULK_INSERT", "BULK_INSERT_PREPPED", "INSERT_OVERWRITE"})
+_REPEAT_NO_KEY = frozenset(
+    "UPSERT UPSERT_PREPPED DELETE DELETE_PREPPED DELETE_PARTITION INSERT_OVERWRITE_TABLE COMPACT LOG_COMPACT CLUSTER ALTER_SCHEMA".split()
+)
+"""Operations that look keys up, or add none. What another one does is not known."""
 
 
 class HudiKeys:
@@ -78,7 +81,7 @@ class HudiKeys:
         """
         if self._judged is None or self._judged[0] is not state:
             done = sorted(state.completed_writes(), key=lambda found: found.instant)
-            without = [found for found in done if found.operation.upper() in _WITHOUT_LOOK_UP]
+            without = [found for found in done if found.operation.upper() not in _REPEAT_NO_KEY]
             is_once = not without or without == done[:1]
             if is_once and (without or not self._is_global):
                 is_once = bool(done) and not self._form.archived_instants(self._storage, "", done[0].instant)
