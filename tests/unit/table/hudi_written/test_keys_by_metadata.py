@@ -91,6 +91,26 @@ def test_a_write_that_looks_no_key_up_may_repeat_one(operation: Operation) -> No
     assert asked(opened(as_written_by_hudi(table), clock, **GLOBAL), KEYS) == len(table.slices())
 
 
+def test_a_write_of_an_operation_that_is_not_known_may_repeat_a_key() -> None:
+    table, clock = made(version=6)
+    copy = as_written_by_hudi(table)
+    last = f".hoodie/{max(table.refresh().actions)}.commit"
+    copy.put(last, copy.read(last).replace(b'"UPSERT"', b'"UNKNOWN"'))
+    assert asked(opened(copy, clock, **GLOBAL), KEYS) == 4
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_what_a_writer_that_died_told_the_index_may_have_been_merged_into_it(version: int) -> None:
+    table, clock = made(version=version)
+    assert asked(opened(as_written_by_hudi(table), clock, **GLOBAL), ["1", "5"]) == 2
+    copy = as_written_by_hudi(table)
+    last = max(table.refresh().actions)
+    folder = ".hoodie" if version == 6 else ".hoodie/timeline"
+    (completed,) = (f.path for f in copy.list_folder(folder).objects if last in f.path and f.path.endswith(".commit"))
+    copy.delete(completed)
+    assert asked(opened(copy, clock, **GLOBAL), ["1", "5"]) == 3
+
+
 ONE_FOLDER = {"partitions": ()}
 
 

@@ -2,7 +2,7 @@
 
 The index names one file group for a key, whichever groups hold it. So it decides only where each key is once: its writers look keys
 up in the whole table, as the option `hoodie.index.type` of the reader says, or the table has one partition; and no write on the
-timeline adds rows without a look-up. It also forgets keys that the table has: a deletion in a log file takes the key out of the index
+timeline adds rows without a look-up. It also forgets keys that the table has: a deletion in a log file takes a key out of the index
 even if it loses against a row with a greater ordering value. So it decides only where deletions always win, and never that a key is
 nowhere. It has to be as old as the state of the query, and to name groups of it; otherwise all groups are read. Format reference of
 version 6: 15.3 to 15.8.
@@ -37,10 +37,10 @@ from tideline_table.metadata_table.record_index import decode_location
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
-_REPEAT_NO_KEY = frozenset(
-    "UPSERT UPSERT_PREPPED DELETE DELETE_PREPPED DELETE_PARTITION INSERT_OVERWRITE_TABLE COMPACT LOG_COMPACT CLUSTER ALTER_SCHEMA".split()
-)
-"""Operations that look keys up, or add none. What another one does is not known."""
+_BY_LOOK_UP = {"UPSERT", "UPSERT_PREPPED", "DELETE", "DELETE_PREPPED"}
+_WITHOUT_NEW_KEYS = {"DELETE_PARTITION", "INSERT_OVERWRITE_TABLE", "COMPACT", "LOG_COMPACT", "CLUSTER", "ALTER_SCHEMA"}
+_REPEAT_NO_KEY = frozenset(_BY_LOOK_UP | _WITHOUT_NEW_KEYS)
+"""Operations that look keys up, or add none to others. What another one does is not known."""
 
 
 class HudiKeys:
