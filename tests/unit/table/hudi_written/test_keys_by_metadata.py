@@ -13,6 +13,8 @@ from tests.unit.table.tables import compact, new_table, open_table, set_properti
 from tideline_table.action import archive, create_metadata, run_clean
 from tideline_table.config import ARCHIVAL_MIN_AGE_S
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.metadata_table import hudi_keys
+from tideline_table.metadata_table.hudi_slices import newest_slices
 from tideline_table.reader.where import parse_where
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
@@ -109,6 +111,21 @@ def test_what_a_writer_that_died_told_the_index_may_have_been_merged_into_it(ver
     (completed,) = (f.path for f in copy.list_folder(folder).objects if last in f.path and f.path.endswith(".commit"))
     copy.delete(completed)
     assert asked(opened(copy, clock, **GLOBAL), ["1", "5"]) == 3
+
+
+def test_an_index_that_is_dropped_while_it_is_read_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its files, those with the newest places may be gone first."""
+    table, clock = made()
+    copy = as_written_by_hudi(table)
+
+    def dropped(*args: Any) -> Any:
+        found = newest_slices(*args)
+        set_properties(copy, {**read_properties(copy), METADATA_PARTITIONS: "files"})
+        return found
+
+    reader = opened(copy, clock, **GLOBAL)
+    monkeypatch.setattr(hudi_keys, "newest_slices", dropped)
+    assert len(reader.timeline.holding(sorted_keys(KEYS), reader.snapshot().slices)) == 4
 
 
 ONE_FOLDER = {"partitions": ()}

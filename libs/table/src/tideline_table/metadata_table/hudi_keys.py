@@ -24,12 +24,12 @@ from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline_listing
 from tideline_table.hudi.merge_rules import COMMIT_TIME
-from tideline_table.hudi.properties import MERGE_MODE, METADATA_PARTITIONS, TYPE, read_properties
+from tideline_table.hudi.properties import MERGE_MODE, TYPE
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.index.scope import KeyScope
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table.hudi_listing import changing, check_follows
+from tideline_table.metadata_table.hudi_listing import changing, check_follows, is_advertised
 from tideline_table.metadata_table.hudi_slices import HudiSlice, changes_of, newest_slices
 from tideline_table.metadata_table.layout import file_id_of, timeline_folder
 from tideline_table.metadata_table.partition import groups_of_hashes
@@ -90,7 +90,7 @@ class HudiKeys:
 
     def _groups(self, keys: pa.Array, state: TableState) -> set[FileGroupId] | None:
         """Return the file groups of `keys`, None if the index lacks one, or is not that of `state`. Raises if it cannot be read."""
-        if RECORD_INDEX not in read_properties(self._storage).get(METADATA_PARTITIONS, "").split(","):
+        if not is_advertised(self._storage, RECORD_INDEX):
             return None
         timeline = list_timeline(self._storage, self._form)
         if not _is_of(timeline, state):
@@ -112,8 +112,9 @@ class HudiKeys:
             if located.keys() != set(wanted):
                 return None
             groups |= set(located.values())
-        # A writer that began meanwhile may have moved keys.
-        return groups if _is_of(list_timeline(self._storage, self._form), state) else None
+        # A writer that began meanwhile may have moved keys, and one that drops the index deletes files of it one by one.
+        is_whole = is_advertised(self._storage, RECORD_INDEX)
+        return groups if is_whole and _is_of(list_timeline(self._storage, self._form), state) else None
 
     def _located(self, slice_: HudiSlice, keys: Sequence[bytes], valid: Iterable[str]) -> dict[bytes, FileGroupId]:
         located: dict[bytes, FileGroupId] = {}

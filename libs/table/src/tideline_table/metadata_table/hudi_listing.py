@@ -38,7 +38,7 @@ def listed_by_metadata(storage: Storage, form: TableFormat, timeline: TimelineLi
 
     `timeline` is the table's, listed before. Files have no times.
     """
-    if not _is_advertised(storage):
+    if not is_advertised(storage, FILES):
         return None
     try:
         found = _listed(storage, form, timeline)
@@ -46,11 +46,12 @@ def listed_by_metadata(storage: Storage, form: TableFormat, timeline: TimelineLi
         _LOGGER.warning("the folders of the table are listed, because its metadata table cannot be used: %s", error)
         return None
     # It ceases to be named before its files are deleted.
-    return found if _is_advertised(storage) else None
+    return found if is_advertised(storage, FILES) else None
 
 
-def _is_advertised(storage: Storage) -> bool:
-    return FILES in read_properties(storage).get(METADATA_PARTITIONS, "").split(",")
+def is_advertised(storage: Storage, partition: str) -> bool:
+    """Return whether the table's properties say that its metadata table has this partition."""
+    return partition in read_properties(storage).get(METADATA_PARTITIONS, "").split(",")
 
 
 def _listed(storage: Storage, form: TableFormat, timeline: TimelineListing) -> list[tuple[str, list[ObjectStat]]]:
