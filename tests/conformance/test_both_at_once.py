@@ -203,11 +203,8 @@ def tideline_arranges(race: Race) -> Counter[str]:
 def _tideline_arranges(race: Race) -> Counter[str]:
     done = race.done
     assert done is not None
-    services: list[Callable[[Table], object]] = [_cluster, _clean]
-    if race.turns.kind is Kind.MOR:
-        services.insert(1, _compact)
     looked = -1
-    for service in cycle(services):
+    for service in cycle(services_of(race.turns.kind)):
         if race.is_over:
             break
         race.until(lambda at=looked: race.ended > at)  # type: ignore[misc]
@@ -222,6 +219,11 @@ def _tideline_arranges(race: Race) -> Counter[str]:
             done["undone"] += 1
         race.served = looked
     return done
+
+
+def services_of(kind: Kind) -> list[Callable[[Table], object]]:
+    """The services that run beside the writers of a table."""
+    return [_cluster, *([_compact] if kind is Kind.MOR else []), _clean]
 
 
 def _cluster(table: Table) -> object:

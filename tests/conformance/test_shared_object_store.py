@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -61,24 +62,32 @@ def store() -> Iterator[ObjectStoreServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def hudi_on_s3a(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheHudi]:
+@contextmanager
+def hudi_by_s3a(endpoint: str, folder: Path, **more: str) -> Iterator[ApacheHudi]:
+    """Apache Hudi that reaches the object store at `endpoint` by Hadoop's S3A; `more` settings of it have _ for points."""
     settings = {
         "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "fs.s3a.endpoint": store.endpoint,
+        "fs.s3a.endpoint": endpoint,
         "fs.s3a.path.style.access": "true",
         "fs.s3a.connection.ssl.enabled": "false",
         # Hudi's readers of log files leave streams open, and their connections with them.
         "fs.s3a.connection.maximum": "2000",
         "fs.s3a.access.key": ACCESS_KEY,
         "fs.s3a.secret.key": SECRET_KEY,
+        **{key.replace("_", "."): value for key, value in more.items()},
     }
     found = prepare()
-    python = tmp_path_factory.mktemp("peer") / "python"
+    python = folder / "python"
     python.write_text(START.format(python=found.python, settings=json.dumps(settings)))
     python.chmod(0o755)
     jars = [found.bundle, *ensure_artifacts(json.loads(JARS.read_text()))]
     with ApacheHudi(replace(found, python=python, bundle=Path(":".join(map(str, jars))))) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def hudi_on_s3a(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheHudi]:
+    with hudi_by_s3a(store.endpoint, tmp_path_factory.mktemp("peer")) as session:
         yield session
 
 

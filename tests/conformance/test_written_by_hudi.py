@@ -26,7 +26,7 @@ EVERY_STEP = [
 LISTED_BY_METADATA = [
     pytest.param(story, step.name, id=f"{story.name}/{step.name.replace(' ', '-')}")
     for story in STORIES
-    if story.metadata and story.version >= 8
+    if story.metadata
     for step in story.steps
 ]
 WITH_HISTORY = [pytest.param(story, id=story.name) for story in STORIES if story.travels]

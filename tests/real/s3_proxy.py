@@ -64,6 +64,8 @@ class S3Proxy:
     server: ObjectStoreServer
     rule: Rule = lambda request: None
     requests: list[Request] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    """Bytes of the content of each answer."""
     port: int = 0
 
     @property
@@ -148,6 +150,7 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", length or str(len(content)))
             self.end_headers()
             if self.command != "HEAD":
+                proxy.sent.append(len(content))
                 self.wfile.write(content[: len(content) // 2] if is_cut else content)
             self.close_connection = self.close_connection or is_cut
 

@@ -1,4 +1,4 @@
-"""`python -m tests.walk.both`: random histories of tables of versions 8 and 9 that Apache Hudi 1.2.0 and Tideline write in turn.
+"""`python -m tests.walk.both`: random histories of tables of versions 6, 8 and 9 that Apache Hudi 1.2.0 and Tideline write in turn.
 
 Writes, services of both, dead writers and archival are drawn by seeds. After each step both read equal rows, which are those of the
 writes that succeeded. With a metadata table Apache Hudi reads by it and by listings, and the check of Tideline finds nothing.
@@ -50,6 +50,7 @@ ARCHIVAL = {
     "hoodie.keep.max.commits": "5",
 }
 STATISTICS, RECORDS = "column_stats,files,partition_stats", "column_stats,files,partition_stats,record_index"
+FILTERS = "bloom_filters,column_stats,files"
 INDEXES = {
     "": {},
     "files": {
@@ -59,6 +60,10 @@ INDEXES = {
     STATISTICS: {
         "hoodie.metadata.index.partition.stats.enable": "true",
         "hoodie.metadata.index.column.stats.enable": "true",
+    },
+    FILTERS: {
+        "hoodie.metadata.index.column.stats.enable": "true",
+        "hoodie.metadata.index.bloom.filter.enable": "true",
     },
     RECORDS: {
         "hoodie.metadata.index.partition.stats.enable": "true",
@@ -91,9 +96,13 @@ class Form:
     def drawn(cls, seed: int) -> Form:
         draw = random.Random(seed)
         kind, index = draw.choice(list(Kind)), draw.choice(["", "", "buckets", "blind"])
+        if seed % 3 == 0:
+            # Before version 8 all writers look for conflicts, and a shared merge-on-read table has no metadata table.
+            kept = ["", "files", FILTERS] if kind is Kind.COW else [""]
+            return cls(6, kind, "buckets" if index else "", draw.choice(kept))
         if index == "blind":
             kind = Kind.MOR
-        kept = [known for known in INDEXES if known != RECORDS or not index]
+        kept = [known for known in INDEXES if known != FILTERS and (known != RECORDS or not index)]
         return cls(draw.choice([8, 9]), kind, index, draw.choice(kept))
 
 

@@ -13,6 +13,9 @@ from tests.unit.table.tables import cluster, compact, new_table, open_table, set
 from tideline_table.action import create_metadata, create_savepoint, delete_partitions, restore_to_savepoint, run_clean
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log_format.framing import command_block
+from tideline_table.metadata_table.log_file import log_file_bytes
+from tideline_table.metadata_table.partition import Records
+from tideline_table.metadata_table.records import FilesRecords, encode_records
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 
@@ -55,7 +58,7 @@ def slices(table: Table) -> set[tuple[Any, ...]]:
 
 
 @TYPES
-@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize("version", [6, 8, 9])
 def test_the_same_slices_without_listing_folders(kind: TableType, version: int) -> None:
     table, clock = made(kind, version)
 
@@ -162,8 +165,74 @@ def test_files_of_pending_writes_do_not_count() -> None:
     assert slices(found) == before
 
 
-def test_version_6_is_listed_by_folders() -> None:
+def layout_1() -> tuple[Table, Any]:
     table, clock = made(version=6)
-    found, listed = opened(as_written_by_hudi(table), clock)
+    write(table, [("1", "a", 5, "z"), ("8", "a", 1, "x")])
+    return table, clock
+
+
+def newest_log(copy: MemoryStorage) -> str:
+    return max(
+        (found.path for found in copy.list_folder(".hoodie/metadata/files").objects if ".log." in found.path),
+        key=lambda path: int(path.rpartition(".log.")[2].partition("_")[0]),
+    )
+
+
+def test_a_rolled_back_delta_commit_of_layout_1_does_not_count() -> None:
+    """Its instant stays completed in the metadata table of some releases; a later block takes its records back."""
+    table, clock = layout_1()
+    before = slices(table)
+    write(table, [("9", "new", 1, "x")])
+    copy = as_written_by_hudi(table)
+    last = max(table.refresh().actions)
+    for found in list(copy.list_folder(".hoodie").objects):
+        if found.path.rpartition("/")[2].startswith(f"{last}."):
+            copy.delete(found.path)
+    path = newest_log(copy)
+    copy.put(path, copy.read(path) + command_block("9" * 17, last))
+    found, listed = opened(copy, clock)
+    assert listed == []
+    assert slices(found) == before
+
+
+@pytest.mark.parametrize("lack", ["commit", "rollback"])
+def test_layout_1_without_a_step_of_the_table_is_listed(lack: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A rollback adds log blocks there, so the metadata table has each."""
+    table, clock = layout_1()
+    copy = as_written_by_hudi(table)
+    if lack == "rollback":
+        last = "9" * 17
+        copy.put(f".hoodie/{last}.rollback", b"")
+    else:
+        last = max(table.refresh().actions)
+        copy.delete(f".hoodie/metadata/.hoodie/{last}.deltacommit")
+    with caplog.at_level(logging.WARNING):
+        found, listed = opened(copy, clock)
+    assert "a" in listed
+    assert slices(found) == slices(table)
+    assert f"{last}; expected all instants" in caplog.text
+
+
+def test_a_file_that_is_listed_by_a_path_is_not_believed() -> None:
+    """Apache Hudi 1.2.0 lists the log file of a write that failed so if the next write claims it; its own readers fail then."""
+    table, clock = layout_1()
+    copy = as_written_by_hudi(table)
+    path = newest_log(copy)
+    listed_as = FilesRecords(files={"a": {"file:a/.x_20240101000000000.log.1_0-0-0": 7}})
+    last = max(table.refresh().actions)
+    copy.put(path, copy.read(path) + log_file_bytes("files", last, Records.of(encode_records(listed_as))))
+    found, listed = opened(copy, clock)
+    assert "a" in listed
+    assert slices(found) == slices(table)
+
+
+def test_a_delta_commit_that_the_timeline_of_layout_1_has_no_longer_is_not_believed() -> None:
+    """Nothing tells an archived one from one that failed."""
+    table, clock = layout_1()
+    copy = as_written_by_hudi(table)
+    deltas = [f.path for f in copy.list_folder(".hoodie/metadata/.hoodie").objects if f.path.endswith(".deltacommit")]
+    for path in sorted(deltas)[:2]:
+        copy.delete(path)
+    found, listed = opened(copy, clock)
     assert "a" in listed
     assert slices(found) == slices(table)

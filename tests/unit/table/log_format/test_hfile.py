@@ -14,9 +14,10 @@ from tests.unit.table.hfiles import block, field, hadoop_length, hfile, varint
 from tideline_table.errors import CorruptMetadata, InvalidRecord, UnsupportedTable
 from tideline_table.log_format import hfile_writer
 from tideline_table.log_format.checksum import crc32c
-from tideline_table.log_format.hfile import HFile
+from tideline_table.log_format.hfile import HFile, open_hfile
 from tideline_table.log_format.hfile_writer import JoinedEntries, batch_of, hfile_bytes
 from tideline_table.log_format.protobuf import read_fields, read_varint
+from tideline_table.storage import MemoryStorage
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,28 @@ def test_long_keys(length, size):
 @pytest.mark.parametrize("blocks", [[], [[]], [[(b"", b"")]], [[(b"", b""), (b"\0", b"x")], [(b"\xff", b"")]]])
 def test_edges(blocks):
     assert pairs(HFile(hfile(blocks))) == [e for part in blocks for e in part]
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_of_a_large_file_only_blocks_that_are_asked_for_are_read(levels):
+    held = [[(b"k%06d" % n, b"v" * 1000) for n in range(at, at + 40)] for at in range(0, 4000, 40)]
+    storage, read = MemoryStorage(), []
+    storage.put("f.hfile", content := hfile(held, levels=levels, metas={"bloomFilter": bytes(500_000)}))
+    storage.read_range = lambda path, start, length: read.append(length) or MemoryStorage.read_range(storage, path, start, length)
+    file = open_hfile(storage, "f.hfile", len(content))
+    asked = [b"k000003", b"k002000", b"k002050", b"none"]
+    found = {row["key"]: row["value"] for batch in file.blocks_of(asked) for row in batch.to_pylist()}
+    assert {key: found.get(key) for key in asked} == {**dict.fromkeys(asked[:3], b"v" * 1000), b"none": None}
+    assert sum(read) < (500_000 if levels == 1 else len(content))
+    assert pairs(file) == [entry for part in held for entry in part]
+
+
+@pytest.mark.parametrize("size", [-1, 1, 1000])
+def test_a_large_file_of_another_size_than_listed_is_refused(size):
+    storage = MemoryStorage()
+    storage.put("f.hfile", content := hfile([[(b"k%06d" % n, bytes(1000))] for n in range(1200)]))
+    with pytest.raises(CorruptMetadata):
+        open_hfile(storage, "f.hfile", len(content) + size).read()
 
 
 def test_a_sound_file_may_lie_in_a_larger_buffer():

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
+
+import pyarrow as pa
 
 from tideline_table.coordination.capabilities import HUDI_ONLY, Capabilities
 from tideline_table.coordination.exclusive import ExclusiveTimeline
@@ -15,13 +17,14 @@ from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.shared.leaving import is_leaving, remove_tideline
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import TableFrozen, UnsupportedTable
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.properties import PROPERTIES_FOLDER, read_properties
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table import HudiStatistics, listed_by_metadata
+from tideline_table.metadata_table import HudiKeys, HudiStatistics, listed_by_metadata
 from tideline_table.storage import Folder, exists
 
 
@@ -35,11 +38,16 @@ class HudiTimeline(ActiveTimeline):
         self._properties = properties
         self._state = hudi_written_state(replica.storage, properties, listed_by_metadata)
         self._statistics = HudiStatistics(replica.storage, format_of(properties))
+        self._keys = HudiKeys(replica.storage, properties, self.options)
 
     @property
     def statistics(self) -> HudiStatistics:
         """See `ActiveTimeline.statistics`: those in the metadata table."""
         return self._statistics
+
+    def holding(self, keys: pa.Array, slices: Sequence[FileSlice]) -> tuple[FileSlice, ...]:
+        """See `ActiveTimeline.holding`: by the record index."""
+        return self._keys.holding(keys, self._state, slices)
 
     @property
     def capabilities(self) -> Capabilities:

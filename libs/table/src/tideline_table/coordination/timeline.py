@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, TypeVar, overload
 
+import pyarrow as pa
+
 from tideline_table.config import SHARED_METADATA, Options, column_list
 from tideline_table.coordination.capabilities import Capabilities
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reserve import release_reserve
 from tideline_table.errors import StorageFull, UnsupportedTable
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.write_stats import WriteStat
@@ -114,6 +117,11 @@ class ActiveTimeline(ABC):
     def statistics(self) -> StatisticsSource | None:
         """The statistics of data files by which queries leave out some; None if there are none for this process."""
         return self.replica.statistics if self.capabilities.log_is_truth else None
+
+    def holding(self, keys: pa.Array, slices: Sequence[FileSlice]) -> tuple[FileSlice, ...]:
+        """Return those of `slices`, all of a query, that may hold one of `keys`, by an index that only another writer keeps."""
+        del keys
+        return tuple(slices)
 
     @property
     def is_outdated(self) -> bool:

@@ -2,6 +2,7 @@
 
 `HFile` reads the trailer, indexes and meta blocks; `HFile.entries` then streams the data blocks in index order. Memory is
 limited to the declared, capped size of one block, and each byte of the file is read only once, even if the file is malicious.
+`open_hfile` reads of a large file what is asked for.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.log_format.checksum import crc32c
 from tideline_table.log_format.hfile_entries import ENTRY_SCHEMA, corrupt, entries_of_block, entries_of_blocks, hadoop_length
 from tideline_table.log_format.protobuf import read_fields, read_varint
+from tideline_table.storage import Storage
 
 TRAILER_BYTES = 4096
 MAX_BLOCK_BYTES = 256 * 1024 * 1024
@@ -41,8 +43,16 @@ _ENCRYPTION_KEY = 13
 _CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: zlib.crc32, 2: crc32c}
 _MID_KEY_BYTES = 16
 _WITH_MVCC = (1).to_bytes(4, "big")
+_WHOLE_BYTES = 1024 * 1024
+"""A file of this size or less is read with one request."""
+_END_BYTES = 256 * 1024
+"""What is read first of a larger file: its indexes, if it is not very large."""
+_GAP_BYTES = 64 * 1024
+"""Blocks with less than this between them are read with one request."""
 
 ByteSource = bytes | memoryview
+Fetch = Callable[[list[tuple[int, int]]], None]
+"""Fills ranges (start, end) of the content of a file that is not in memory yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,9 @@ class HFile:
     codec other than gzip and none, encryption, cell tags.
     """
 
-    def __init__(self, content: ByteSource) -> None:
+    def __init__(self, content: ByteSource, fetch: Fetch | None = None) -> None:
+        """With `fetch`, `content` has the trailer and the parts that are read with it; the meta blocks are left out."""
+        self._fetch = fetch
         if len(content) > MAX_FILE_BYTES:
             raise corrupt(f"{len(content)} bytes", f"at most {MAX_FILE_BYTES}")
         self._content = memoryview(content)
@@ -90,7 +102,7 @@ class HFile:
             raise UnsupportedTable("an HFile whose cells have tags", expected="cells without tags")
         self.meta_blocks: dict[str, bytes] = {}
         room_bytes = MAX_BLOCK_BYTES
-        for reference, block in self._blocks(_root_index(metas, trailer.meta_entries, 0), _META):
+        for reference, block in self._blocks(_root_index(metas, trailer.meta_entries, 0) if fetch is None else [], _META):
             room_bytes -= len(block)
             if room_bytes < 0:
                 raise corrupt("meta blocks above the size limit", f"at most {MAX_BLOCK_BYTES} bytes in total")
@@ -163,6 +175,10 @@ class HFile:
     def _blocks(self, references: Iterable[_Reference], magic: bytes) -> Iterator[tuple[_Reference, memoryview]]:
         """Yield blocks, with ascending offsets only: an index that repeats a block could make a small file expand without limit."""
         free = 0
+        if self._fetch is not None:
+            references = list(references)
+            # Some writers give the size without checksums, of four bytes for 16 KB.
+            self._fetch([(r.offset, r.offset + _HEADER.size + r.size_bytes + r.size_bytes // 1024 + 64) for r in references])
         for reference in references:
             if reference.offset < free:
                 raise corrupt(f"an index entry for a block at {reference.offset}", f"an offset of at least {free}")
@@ -215,6 +231,38 @@ class HFile:
         if len(data) != size_bytes:
             raise corrupt(f"{place} that unpacks to another size", f"{size_bytes} bytes")
         return data
+
+
+def open_hfile(storage: Storage, path: str, size_bytes: int) -> HFile:
+    """Return the HFile at `path` of that size, whose data blocks are read when they are asked for if it is large.
+
+    Raises `CorruptMetadata` also for a file of another size.
+    """
+    if size_bytes <= _WHOLE_BYTES or size_bytes > MAX_FILE_BYTES:
+        return HFile(storage.read(path))
+    content = bytearray(size_bytes)
+    held = size_bytes
+
+    def fetch(ranges: list[tuple[int, int]]) -> None:
+        joined: list[tuple[int, int]] = []
+        for start, end in ((max(0, start), min(end, held)) for start, end in ranges):
+            if joined and joined[-1][0] <= start <= joined[-1][1] + _GAP_BYTES:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+            elif start < end:
+                joined.append((start, end))
+        for start, end in joined:
+            read = storage.read_range(path, start, end - start)
+            if len(read) != end - start:
+                raise corrupt(f"{len(read)} bytes of {path} at {start}", f"{end - start}")
+            content[start:end] = read
+
+    begin = size_bytes - _END_BYTES
+    fetch([(begin, held)])
+    load = _read_trailer(memoryview(content)).load_on_open_offset
+    if 0 <= load < begin:
+        fetch([(load, begin)])
+    held = max(0, min(load, begin))
+    return HFile(memoryview(content), fetch)
 
 
 def _row(key: bytes) -> bytes:

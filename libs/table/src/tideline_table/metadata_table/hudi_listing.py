@@ -1,8 +1,8 @@
 """The files of a table that Apache Hudi writes, from its metadata table: a few requests instead of one for each folder.
 
-Only in layout 2, whose names say the completion of each instant. The metadata table is believed if it has every write and clean of
-the table's timeline that completed since it was made; if not, the caller lists the folders. Format reference of versions 8 and 9:
-4, 8.5.
+The metadata table is believed if it has every write and clean of the table's timeline that completed since it was made, in layout 1
+also every rollback, which adds blocks that take others back; if not, the caller lists the folders. Format reference of version 6:
+15.5 to 15.9, of versions 8 and 9: 4, 8.5.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from tideline_table.storage import ObjectStat, Storage
 
 _LOGGER = logging.getLogger(__name__)
 _UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
-_CHANGING = WRITE_ACTIONS | {Action.CLEAN}
-"""Each of these has a delta commit of its own instant."""
 
 
 def listed_by_metadata(storage: Storage, form: TableFormat, timeline: TimelineListing) -> list[tuple[str, list[ObjectStat]]] | None:
@@ -40,7 +38,7 @@ def listed_by_metadata(storage: Storage, form: TableFormat, timeline: TimelineLi
 
     `timeline` is the table's, listed before. Files have no times.
     """
-    if not form.has_completion_times or not _is_advertised(storage):
+    if not is_advertised(storage, FILES):
         return None
     try:
         found = _listed(storage, form, timeline)
@@ -48,21 +46,23 @@ def listed_by_metadata(storage: Storage, form: TableFormat, timeline: TimelineLi
         _LOGGER.warning("the folders of the table are listed, because its metadata table cannot be used: %s", error)
         return None
     # It ceases to be named before its files are deleted.
-    return found if _is_advertised(storage) else None
+    return found if is_advertised(storage, FILES) else None
 
 
-def _is_advertised(storage: Storage) -> bool:
-    return FILES in read_properties(storage).get(METADATA_PARTITIONS, "").split(",")
+def is_advertised(storage: Storage, partition: str) -> bool:
+    """Return whether the table's properties say that its metadata table has this partition."""
+    return partition in read_properties(storage).get(METADATA_PARTITIONS, "").split(",")
 
 
 def _listed(storage: Storage, form: TableFormat, timeline: TimelineListing) -> list[tuple[str, list[ObjectStat]]]:
     own = timeline_listing(form, (found.path for found in storage.list_folder(timeline_folder(form)).objects))
-    _check_follows(timeline, own.completion)
+    check_follows(timeline, own.completion, changing(form))
     pending = frozenset(i.time for i in timeline.instants if i.state is not State.COMPLETED)
     slice_ = newest_slices(storage, form, own.completion, FILES).get(FILES_ID)
     if slice_ is None or not slice_.base_file:
         raise CorruptMetadata(f"no base file of {FILES_ID} in {FILES_FOLDER}", expected="one of a completed instant")
-    merged = _merged(storage, slice_, own.completion.keys() - pending)
+    merged = _merged(storage, slice_, own.completion.keys() - pending, rolls_back=not form.has_completion_times)
+    _check_names(merged)
     there = [partition for partition, size in (merged.partitions or {}).items() if size != DELETED]
     return [
         (
@@ -76,8 +76,21 @@ def _listed(storage: Storage, form: TableFormat, timeline: TimelineListing) -> l
     ]
 
 
-def _check_follows(timeline: TimelineListing, done: Mapping[str, str]) -> None:
-    """Raise `CorruptMetadata` unless the metadata table knows all that changed files of the table since it was made.
+def _check_names(listed: FilesRecords) -> None:
+    # A commit of Hudi in version 6 may name the log file of a write that failed beside it, which it lists by a path.
+    for partition, names in listed.files.items():
+        for name in names:
+            if "/" in name:
+                raise CorruptMetadata(f"file {name!r} listed in partition {partition!r}", expected="names")
+
+
+def changing(form: TableFormat) -> AbstractSet[Action]:
+    """Return the actions that have a delta commit of their own instant in the metadata table."""
+    return WRITE_ACTIONS | {Action.CLEAN} | (set() if form.has_completion_times else {Action.ROLLBACK})
+
+
+def check_follows(timeline: TimelineListing, done: Mapping[str, str], actions: AbstractSet[Action]) -> None:
+    """Raise `CorruptMetadata` unless the metadata table has all instants of these actions since it was made.
 
     `done` has its completed instants with their completion times.
     """
@@ -87,17 +100,17 @@ def _check_follows(timeline: TimelineListing, done: Mapping[str, str]) -> None:
     for instant in timeline.instants:
         if instant.state is not State.COMPLETED or timeline.completion.get(instant.time, "") <= made:
             continue
-        if instant.action is Action.RESTORE or (instant.action in _CHANGING and instant.time not in done):
+        if instant.action is Action.RESTORE or (instant.action in actions and instant.time not in done):
             raise CorruptMetadata(
                 f"a metadata table without the {instant.action} {instant.time}", expected="all instants since it was made"
             )
 
 
-def _merged(storage: Storage, slice_: HudiSlice, valid: AbstractSet[str]) -> FilesRecords:
+def _merged(storage: Storage, slice_: HudiSlice, valid: AbstractSet[str], *, rolls_back: bool) -> FilesRecords:
     """Return what readers merge: the base file, then the blocks of `valid` instants. Raises `CorruptMetadata`."""
     hfile = HFile(storage.read(slice_.base_path))
     merged = decode_records(entries_of(hfile), hfile.file_info.get("schema", b"").decode("utf-8", "replace"), slice_.base_path)
-    for block in slice_.blocks(storage, valid):
+    for block in slice_.blocks(storage, valid, rolls_back=rolls_back):
         if block.type is BlockType.DELETE:
             merged.remove(read_deletes(storage, block).column(MetaField.RECORD_KEY).to_pylist())
         else:

@@ -19,7 +19,6 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tideline_table.errors import MALFORMED, CorruptMetadata, TidelineError
 from tideline_table.hudi.file_names import is_log_path, parse_base_file_name, parse_log_file_name
@@ -29,12 +28,9 @@ from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import COLUMN_STATS, INSTANT_DIGITS
 from tideline_table.log.state import TableState
-from tideline_table.log_format.block import BlockType, read_content
-from tideline_table.log_format.delete_block import read_deletes
-from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.column_records import FILE_TYPE
 from tideline_table.metadata_table.column_stats import record_key
-from tideline_table.metadata_table.hudi_slices import newest_slices
+from tideline_table.metadata_table.hudi_slices import Change, changes_of, newest_slices
 from tideline_table.metadata_table.layout import timeline_folder
 from tideline_table.metadata_table.records import parsed_schema
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField
@@ -117,7 +113,7 @@ class HudiStatistics:
                 records.setdefault(key, _Records()).held.append(None if is_older else _statistics(record, *by_key[key]))
         return dict.fromkeys(wanted) | {by_key[key]: found.together() for key, found in records.items()}
 
-    def _changes(self, keys: Sequence[bytes], state: TableState) -> Iterator[_Change]:
+    def _changes(self, keys: Sequence[bytes], state: TableState) -> Iterator[Change]:
         """Yield the records of `keys` (ascending) in the newest slices, and deletions, those of a group the oldest first."""
         if COLUMN_STATS not in read_properties(self._storage).get(METADATA_PARTITIONS, "").split(","):
             return
@@ -127,39 +123,9 @@ class HudiStatistics:
         if not done:
             raise CorruptMetadata("a metadata table without completed instants", expected="the one that made it")
         pending = {action.instant for action in state.actions.values() if action.state is not State.COMPLETED}
+        valid, rolls_back = done.keys() - pending, not self._form.has_completion_times
         for slice_ in newest_slices(self._storage, self._form, done, COLUMN_STATS).values():
-            if slice_.base_file:
-                hfile = HFile(self._storage.read(slice_.base_path))
-                schema = hfile.file_info.get("schema", b"").decode("utf-8", "replace")
-                yield _Change(slice_.base_path, "", schema, _entries(hfile, keys))
-            for block in slice_.blocks(self._storage, done.keys() - pending, skips_commands=not self._form.has_completion_times):
-                if block.type is BlockType.DELETE:
-                    gone = read_deletes(self._storage, block).column(MetaField.RECORD_KEY).to_pylist()
-                    yield _Change(block.path, block.instant, "", deletes=[key.encode() for key in gone])
-                else:
-                    hfile = HFile(read_content(self._storage, block, BlockType.HFILE))
-                    yield _Change(block.path, block.instant, block.schema_json, _entries(hfile, keys))
-
-
-def _entries(hfile: HFile, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    wanted = pa.array(keys, pa.binary())
-    found: list[tuple[bytes, bytes]] = []
-    for batch in hfile.blocks_of(keys):
-        held = batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
-        found += zip(held.column("key").to_pylist(), held.column("value").to_pylist(), strict=True)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What one base file or log block says of the wanted keys."""
-
-    path: str
-    instant: str
-    """Of the delta commit; empty for a base file, which has records of many."""
-    schema_json: str
-    updates: Sequence[tuple[bytes, bytes]] = ()
-    deletes: Sequence[bytes] = ()
+            yield from changes_of(self._storage, slice_, keys, valid, rolls_back=rolls_back)
 
 
 @dataclass(slots=True)
@@ -194,7 +160,7 @@ def _instant_of(path: str) -> str:
     return "9" * INSTANT_DIGITS if parsed is None else parsed.instant
 
 
-def _decoded(datum: bytes, change: _Change) -> Mapping[str, Any]:
+def _decoded(datum: bytes, change: Change) -> Mapping[str, Any]:
     try:
         schema = parsed_schema(change.schema_json)
         record: Any = fastavro.schemaless_reader(io.BytesIO(datum), schema, None, return_record_name=True)

@@ -456,7 +456,7 @@ class Table:
         """Return the part of a snapshot to read for the record keys `wanted` (as `sorted_keys` returns them)."""
         # Apache Hudi writes no key indexes: requests for them would be wasted.
         indexes = None if self.capabilities.has_hudi_files else self._log_indexes
-        slices = found.only(keys=wanted).slices
+        slices = replace(found, slices=self.timeline.holding(wanted, found.slices)).only(keys=wanted).slices
         if self.has_record_index and self.capabilities.log_is_truth:
             slices = self.record_index.narrowed(self.state, found.slices, slices, wanted)
         return replace(found, slices=self._key_ranges.narrowed(slices, wanted), log_indexes=indexes)
