@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Lines
-from tests.benchmarks.control_plane import Measured, measure_idle, measure_starts, requests_per_hour
+from tests.benchmarks.control_plane import Measured, measure_idle, measure_notified, measure_starts, requests_per_hour
 from tests.benchmarks.control_plane import measure as measure_fleet
 from tests.fleet.checks import percentile
 from tests.plans import schedule_clustering
@@ -194,6 +194,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, nargs="*", default=[1000, 10_000], help="numbers of idle tables of a mirror's start")
     parser.add_argument("--idle", type=int, nargs="*", default=[], help="numbers of quiet tables whose memory is measured")
     parser.add_argument("--settle-s", type=float, default=60.0, help="how long their services run before that")
+    parser.add_argument("--notified", type=int, nargs="*", default=[], help="numbers of tables in MinIO, which notifies of commits")
     given = parser.parse_args()
     console = Console(width=max(140, Console().width))
     for count in given.tables:
@@ -213,6 +214,13 @@ def main() -> None:
                     f"{idle.rss_bytes / 2**20:.0f} MiB; {1000 * idle.rest_cpu_s_per_s:.1f} ms of processor per s",
                     highlight=False,
                 )
+    for count in given.notified:
+        with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-notified-") as name:
+            waits = measure_notified(count, min(given.samples, count), Path(name), given.cores)
+        middle, last = percentile(waits, 0.5), percentile(waits, 0.99)
+        took = f"median {middle:.3f} s, p99 {last:.3f} s, most {waits[-1]:.3f} s"
+        told = f"{len(waits)} commits of which MinIO notifies: to event {took}"
+        console.print(f"{count} tables, {told}", highlight=False)
     if given.idle_tables:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
             found = requests_per_hour(given.idle_tables, Path(name), given.idle_s, given.cores)

@@ -416,7 +416,7 @@ def test_selectors_select_pods_and_workloads_do_not_share_them(name):
 def test_pods_get_variables_volumes_and_sidecars_beside_those_of_the_chart():
     more = {name: PLACEMENT[name] for name in ("extraEnv", "extraVolumes", "extraVolumeMounts", "sidecars")}
     more["extraEnv"] = [*more["extraEnv"], {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]
-    plain, given = changed(BASE), changed(BASE, **dict.fromkeys(SERVICES, {**more, "enabled": True}))
+    plain, given = changed(BASE), changed(BASE, **{key: {**more, "enabled": True} for key in SERVICES})
     for before, after in zip(services(plain), services(given), strict=True):
         assert before["metadata"]["name"] == after["metadata"]["name"]
         was, now = (found["spec"]["template"]["spec"] for found in (before, after))

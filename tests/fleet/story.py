@@ -27,12 +27,12 @@ from tests.fleet.policies import Phase, Rules, closed_window, next_window, open_
 from tests.fleet.tables import FRUGAL, PAUSED, Member, create, members
 from tests.fleet.writer import WRITERS, Assignment, Line, read_ledger
 from tests.platform.processes import processes_that_name
+from tests.real.notifications import TOPIC
 from tests.real.redis import running_redis
 
 from tideline_planner.metrics import CHANGES
 
 LOOPBACK = "127.0.0.1"
-NOTIFICATIONS = "notifications"
 WITH_POLICIES = ("mirror", "planner", "launcher", "cleaner")
 FIRST, SECOND = LETTERS
 OUTAGE_LIMIT_S = 180.0
@@ -104,8 +104,7 @@ def performed(
     """
     with ExitStack() as stack:
         began_s = time.monotonic()
-        notifies = "" if size.polls else NOTIFICATIONS
-        servers = stack.enter_context(running_servers(LOOPBACK, folder / "servers", "minio", notifies=notifies))
+        servers = stack.enter_context(running_servers(LOOPBACK, folder / "servers", "minio", notifies=not size.polls))
         leases = stack.enter_context(running_redis())
         stack.enter_context(patch.dict(os.environ, {**servers.store.settings, "AWS_ALLOW_HTTP": "true"}))
         hudi = stack.enter_context(running_jobs(hudi_tables(size.hudi_tables, folder / "hudi")))
@@ -137,7 +136,7 @@ def _prepared(size: Size, folder: Path, servers: Servers, lease_store: str, hudi
     patterns = (f"{disk}/*/*", f"{store}/*/*", f"file:{causes.folder}/*", f"file:{causes.awaited}/*")
     if size.hudi_tables:  # a pattern without tables is a finding
         patterns = (*patterns, f"file:{folder}/hudi/*")
-    told_by = "" if size.polls else f"{servers.kafka.url}/{NOTIFICATIONS}"
+    told_by = "" if size.polls else f"{servers.kafka.url}/{TOPIC}"
     place = Place(folder, patterns, servers.kafka.url, servers.redis.url, lease_store, told_by)
     rules = Rules((disk, store), f"file:{causes.folder}", f"file:{folder}/hudi", size.unmerged_log_age_s)
     ledgers = folder / "ledgers"

@@ -126,7 +126,7 @@ class PlannerService:
         """
         now = self._context.clock.now()
         due = [uid for uid, known in self._decided.items() if known.until is not None and now >= known.until]
-        visit = self._visits.begin([*due, *self._planned], full=not self._is_whole())
+        visit = self._visits.begin([*due, *self._planned], full=not self._is_whole() or self._tables.has_unseen)
         tick = _Tick(visit)
         failure = self._tables.visit(
             self._context, lambda table: self._examine(table, tick), only=visit.only, first=lambda: self._next(tick)
@@ -151,7 +151,9 @@ class PlannerService:
         failure = tick.curable or failure
         if failure is not None:
             raise failure
-        return self._next_in_s(self._visits.end(visit))
+        pause_s = self._next_in_s(self._visits.end(visit))
+        # Without a pause until each table has a document: hinted tables are served between any two of them.
+        return 0.0 if self._tables.has_unseen else pause_s
 
     def stop(self) -> None:
         """Publish the last decisions, and close what `start` opened."""
