@@ -253,7 +253,7 @@ def measure_idle(count: int, folder: Path, settle_s: float) -> dict[str, Idle]:
         for name in ("mirror", "planner"):
             began_s = time.monotonic()
             service = stack.enter_context(running(name, folder, pattern, environment))
-            wait_until(partial(_has_visited_all, service), service, ASK_EVERY_S)
+            wait_until(partial(has_visited_all, service), service, ASK_EVERY_S)
             found[name] = service, time.monotonic() - began_s, service.cpu_s()
         time.sleep(settle_s)
         load = at_rest([service for service, _, _ in found.values()])
@@ -265,11 +265,11 @@ def measure_start(folder: Path, pattern: str, url: str, environment: Mapping[str
     began_s = time.monotonic()
     with running("mirror", folder, pattern, {**(environment or {}), "TIDELINE_EVENT_LOG": url}) as mirror:
         # Its answer holds a line of each table: asked all the time, the mirror would do little else.
-        wait_until(partial(_has_visited_all, mirror), mirror, ASK_EVERY_S)
+        wait_until(partial(has_visited_all, mirror), mirror, ASK_EVERY_S)
         return Start(time.monotonic() - began_s, mirror.cpu_s())
 
 
-def _has_visited_all(service: Service) -> bool:
+def has_visited_all(service: Service) -> bool:
     return service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 1
 
 
@@ -341,7 +341,7 @@ def delays(paths: Sequence[str], uids: Mapping[str, str], events: EventLog, *, i
     waiting = list(tables.values())
     next_s, deadline_s = time.monotonic(), time.monotonic() + LIMIT_S
     publisher = events.publisher("benchmark")
-    with contextlib.closing(publisher), contextlib.closing(_at_end(events)) as topic:
+    with contextlib.closing(publisher), contextlib.closing(at_end(events)) as topic:
         while len(seen) < len(tables):
             assert time.monotonic() < deadline_s, f"{len(tables) - len(seen)} commits have no event"
             if waiting and time.monotonic() >= next_s:
@@ -368,7 +368,7 @@ def _plan_delay_s(table: Table, committed: datetime) -> float:
     raise AssertionError(f"{table.base_path} has no plan")
 
 
-def _at_end(events: EventLog) -> Subscription:
+def at_end(events: EventLog) -> Subscription:
     """Return a subscription that has read what is there."""
     topic = events.subscribe([TIMELINE.name], f"benchmark-{time.monotonic_ns()}")
     while topic.poll(0):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import boto3
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # its public names are not marked as exported
 from tests.real.kafka import KafkaNode
 from tests.real.object_store import LOOPBACK, ObjectStoreServer, running_object_store
 
@@ -18,7 +18,8 @@ TOPIC = "notifications"
 @contextmanager
 def running_notifying_store(kafka: KafkaNode, bucket: str, host: str = LOOPBACK) -> Iterator[ObjectStoreServer]:
     """Run the store inside the `with` block, with the bucket, of which it tells in `TOPIC`."""
-    (made,) = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([NewTopic(TOPIC, 2, 1)]).values()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})  # without a name, it would end before its answer
+    (made,) = admin.create_topics([NewTopic(TOPIC, 2, 1)]).values()
     made.result()
     target = {"ENABLE": "on", "BROKERS": kafka.bootstrap_servers, "TOPIC": TOPIC}
     with (
