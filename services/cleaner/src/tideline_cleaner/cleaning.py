@@ -42,7 +42,7 @@ class CleanerService:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._events = EventLink(settings, context, publishes=True)
+        self._events = EventLink(settings, context)
         self._hints = EventOutbox(self._events, Backoff(max_s=settings.retry_backoff_max_s))
         self._checked: dict[str, Check] = {}
         self._tables.rests_until_s = self._rests_until_s
