@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-hive test-debezium test-engines test-pubsub test-cluster conformance simulate histories flips fuzz walk walk-both beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
+.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-hive test-debezium test-engines test-pubsub test-cluster conformance simulate histories flips fuzz walk walk-both beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-steady bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 BASE ?= main
@@ -28,6 +28,10 @@ RELEASE ?= 1.2.0
 SEED ?= 1
 TABLES ?= 20
 HUDI_TABLES ?= 20
+POLLING ?= on
+IDLE ?= 100
+STEADY_TABLES ?= 20000
+STEADY_MINUTES ?= 10
 JOBS ?= 3
 IMAGES ?=
 
@@ -123,15 +127,18 @@ beside: java ## jobs of an Apache Hudi release beside all services: make beside 
 fleet: java ## tables of every kind and of Apache Hudi's jobs under two instances of each service, with policies, kills, outages: make fleet TABLES=200 HUDI_TABLES=20
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.conformance.peers.environment
-	$(BIN)/python -m tests.fleet --tables $(TABLES) --hudi-tables $(HUDI_TABLES)
+	$(BIN)/python -m tests.fleet --tables $(TABLES) --hudi-tables $(HUDI_TABLES) --polling $(POLLING)
 
 bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.benchmarks --scale $(SCALE)
 
-bench-fleet: java ## a mirror and a planner with many tables, and small plans per minute: make bench-fleet FLEETS="100 1000" PLANS=200
+bench-fleet: java ## a mirror and a planner with many tables, and small plans per minute: make bench-fleet FLEETS="100 1000" IDLE="100 1000" PLANS=200
 	$(BIN)/python -m tests.real.object_store
-	$(BIN)/python -m tests.benchmarks.fleet --tables $(FLEETS) --plans $(PLANS)
+	$(BIN)/python -m tests.benchmarks.fleet --tables $(FLEETS) --idle-tables $(IDLE) --plans $(PLANS)
+
+bench-steady: $(STAMP) ## a fleet that is written for minutes, served by resident workers: make bench-steady STEADY_TABLES=20000 STEADY_MINUTES=10
+	$(BIN)/python -m tests.benchmarks.steady --tables $(STEADY_TABLES) --minutes $(STEADY_MINUTES)
 
 bench-console: $(STAMP) ## pages of the console over many tables, and with many viewers: make bench-console CONSOLE_TABLES=10000
 	$(BIN)/python -m tests.benchmarks.console --tables $(CONSOLE_TABLES)

@@ -161,7 +161,9 @@ with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", me
 - **Hints.** The mirror publishes a commit at its next look at the table: after `poll_interval_s` (5 s) or, if the table was
   quiet, later (setting `mirror.freshness_s`). A writer may tell it of the commit, which is then published at once: `with
   tideline.events.hints(EVENT_LOG) as hints`, and `hints.give(table)` after each commit. The writer waits for nothing, and a
-  lost hint only delays an event. In another language, publish a `tideline.hints.look.v1`, of which only `table_uid`
+  lost hint only delays an event. Planner, launcher and cleaner give hints of their own steps; one that the command line, the
+  console or Apache Hudi takes is published at the next look, or when the object store notifies. In another language, publish a
+  `tideline.hints.look.v1`, of which only `table_uid`
   (`table.inspect.uid`), `time` and `reason` are required. [Measured](measured.md): medians of 0.025 s with hints and 2.6 s
   without.
 - **Publication again.** If `tideline.timeline` or `tideline.tables` is deleted, also if another process makes it again, or if the

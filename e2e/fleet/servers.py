@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.real.kafka import KafkaFailed, KafkaNode, running_kafka
+from tests.real.notifications import running_notifying_store
 from tests.real.object_store import ObjectStoreFailed, ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 
@@ -32,17 +33,19 @@ class Servers:
 
 
 @contextmanager
-def running_servers(address: str, folder: Path, store: str) -> Iterator[Servers]:
-    """Run the servers at `address` inside the `with` block, with both buckets. Raises ClusterError if one cannot be had."""
+def running_servers(address: str, folder: Path, store: str, *, notifies: bool = False) -> Iterator[Servers]:
+    """Run the servers at `address` inside the `with` block, with both buckets. Raises ClusterError if one cannot be had.
+
+    `notifies`: the store is a MinIO that tells a topic of Kafka of the objects in the bucket of the tables.
+    """
     with ExitStack() as stack:
         try:
-            running = Servers(
-                stack.enter_context(running_kafka(folder / "kafka", address)),
-                stack.enter_context(running_redis(address)),
-                stack.enter_context(running_object_store(store, address)),
-            )
+            kafka = stack.enter_context(running_kafka(folder / "kafka", address))
+            redis = stack.enter_context(running_redis(address))
+            opened = running_notifying_store(kafka, LAKE, address) if notifies else running_object_store(store, address)
+            running = Servers(kafka, redis, stack.enter_context(opened))
         except (KafkaFailed, ObjectStoreFailed, RuntimeError) as error:
             raise ClusterError(f"a server did not start: {error}") from error
-        for bucket in (LAKE, INCOMING):
+        for bucket in (INCOMING,) if notifies else (LAKE, INCOMING):
             running.store.make_bucket(bucket)
         yield running

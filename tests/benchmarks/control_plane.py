@@ -26,6 +26,8 @@ from pathlib import Path
 
 import httpx
 import pyarrow as pa
+from tests.real.kafka import running_kafka
+from tests.real.notifications import TOPIC, running_notifying_store
 from tests.real.object_store import running_object_store
 from tests.real.s3_proxy import proxy_before
 
@@ -209,6 +211,15 @@ def tell(url: str, uids: Mapping[str, str]) -> None:
                 publisher.publish(*(encode(replace(first, table=table, quiet_since=since)) for table in tables))
 
 
+def make_quiet(url: str) -> None:
+    """Publish the states of all tables again as a mirror does, with a last step of two days ago."""
+    with contextlib.closing(open_event_log(url, clock=SystemClock())) as events:
+        since, records = datetime.now(UTC) - timedelta(seconds=QUIET_S), list(events.table_records())
+        with contextlib.closing(events.publisher("mirror-0-of-1")) as publisher:
+            for at in range(0, len(records), 1000):
+                publisher.publish(*(encode(replace(record, quiet_since=since)) for record in records[at : at + 1000]))
+
+
 def measure_starts(count: int, folder: Path) -> tuple[Start, Start]:
     """Return what the start of a mirror takes that publishes all tables, and of one that finds their states published."""
     make_copies(f"{folder}/tables", count)
@@ -242,7 +253,7 @@ def measure_idle(count: int, folder: Path, settle_s: float) -> dict[str, Idle]:
         for name in ("mirror", "planner"):
             began_s = time.monotonic()
             service = stack.enter_context(running(name, folder, pattern, environment))
-            wait_until(partial(_has_visited_all, service), service, ASK_EVERY_S)
+            wait_until(partial(has_visited_all, service), service, ASK_EVERY_S)
             found[name] = service, time.monotonic() - began_s, service.cpu_s()
         time.sleep(settle_s)
         load = at_rest([service for service, _, _ in found.values()])
@@ -254,11 +265,11 @@ def measure_start(folder: Path, pattern: str, url: str, environment: Mapping[str
     began_s = time.monotonic()
     with running("mirror", folder, pattern, {**(environment or {}), "TIDELINE_EVENT_LOG": url}) as mirror:
         # Its answer holds a line of each table: asked all the time, the mirror would do little else.
-        wait_until(partial(_has_visited_all, mirror), mirror, ASK_EVERY_S)
+        wait_until(partial(has_visited_all, mirror), mirror, ASK_EVERY_S)
         return Start(time.monotonic() - began_s, mirror.cpu_s())
 
 
-def _has_visited_all(service: Service) -> bool:
+def has_visited_all(service: Service) -> bool:
     return service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 1
 
 
@@ -302,7 +313,24 @@ def at_rest(services: Sequence[Service]) -> dict[str, Load]:
     return {s.name: Load(s.rss_bytes(), (s.cpu_s() - before[s.name]) / took_s) for s in services}
 
 
-def delays(paths: Sequence[str], uids: Mapping[str, str], events: EventLog, *, is_hinted: bool) -> Delays:
+def measure_notified(count: int, samples: int, folder: Path, cores: int) -> tuple[float, ...]:
+    """Return the seconds from commits to quiet tables in MinIO to their events, told by MinIO's notifications alone, sorted."""
+    with running_kafka(folder / "kafka") as kafka, running_notifying_store(kafka, BUCKET) as store, contextlib.ExitStack() as stack:
+        os.environ.update({**store.settings, "AWS_ALLOW_HTTP": "true"})
+        uids = make_tables(f"s3://{BUCKET}/tables", count, cores)
+        url = f"sqlite://{folder}/state/events.db"
+        measure_start(folder, f"s3://{BUCKET}/tables/*", url)
+        make_quiet(url)
+        told = {"TIDELINE_MIRROR__NOTIFICATIONS": f"{kafka.url}/{TOPIC}", "TIDELINE_MIRROR__FRESHNESS_S": "3600"}
+        mirror = stack.enter_context(running("mirror", folder, f"s3://{BUCKET}/tables/*", told))
+        events = stack.enter_context(contextlib.closing(open_event_log(url, clock=SystemClock())))
+        wait_until(lambda: mirror.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, mirror, ASK_EVERY_S)
+        found = delays(random.Random(SEED).sample(sorted(uids), samples), uids, events, is_hinted=False, has_planner=False)
+        _check(uids, events)
+        return found.to_event
+
+
+def delays(paths: Sequence[str], uids: Mapping[str, str], events: EventLog, *, is_hinted: bool, has_planner: bool = True) -> Delays:
     """Commit to each table and return how long its event and its plan took.
 
     The commit makes a clustering due, because it is the second small file of its table.
@@ -313,7 +341,7 @@ def delays(paths: Sequence[str], uids: Mapping[str, str], events: EventLog, *, i
     waiting = list(tables.values())
     next_s, deadline_s = time.monotonic(), time.monotonic() + LIMIT_S
     publisher = events.publisher("benchmark")
-    with contextlib.closing(publisher), contextlib.closing(_at_end(events)) as topic:
+    with contextlib.closing(publisher), contextlib.closing(at_end(events)) as topic:
         while len(seen) < len(tables):
             assert time.monotonic() < deadline_s, f"{len(tables) - len(seen)} commits have no event"
             if waiting and time.monotonic() >= next_s:
@@ -326,7 +354,7 @@ def delays(paths: Sequence[str], uids: Mapping[str, str], events: EventLog, *, i
             for event in map(decode, topic.poll(PAUSE_S)):
                 if isinstance(event, Transition) and committed.get(event.table_uid, (0,))[0] == event.sequence:
                     seen[event.table_uid] = time.monotonic() - committed[event.table_uid][1]
-    plans = [_plan_delay_s(table, committed[uid][2]) for uid, table in tables.items()]
+    plans = [_plan_delay_s(table, committed[uid][2]) for uid, table in tables.items()] if has_planner else []
     return Delays(tuple(sorted(seen.values())), tuple(sorted(plans)))
 
 
@@ -340,7 +368,7 @@ def _plan_delay_s(table: Table, committed: datetime) -> float:
     raise AssertionError(f"{table.base_path} has no plan")
 
 
-def _at_end(events: EventLog) -> Subscription:
+def at_end(events: EventLog) -> Subscription:
     """Return a subscription that has read what is there."""
     topic = events.subscribe([TIMELINE.name], f"benchmark-{time.monotonic_ns()}")
     while topic.poll(0):
@@ -374,7 +402,10 @@ def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -
     with running_object_store("minio") as server, contextlib.ExitStack() as stack:
         server.make_bucket(BUCKET)
         os.environ.update({**server.settings, "AWS_ALLOW_HTTP": "true"})
-        uids = make_tables(f"s3://{BUCKET}/tables", count, cores, QUIET_S)
+        uids = make_tables(f"s3://{BUCKET}/tables", count, cores)
+        url = f"sqlite://{folder}/state/events.db"
+        measure_start(folder, f"s3://{BUCKET}/tables/*", url)
+        make_quiet(url)
         proxies = {name: stack.enter_context(proxy_before(server)) for name in TOGETHER}
         services = {
             name: stack.enter_context(

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Lines
-from tests.benchmarks.control_plane import Measured, measure_idle, measure_starts, requests_per_hour
+from tests.benchmarks.control_plane import Measured, Requests, measure_idle, measure_notified, measure_starts, requests_per_hour
 from tests.benchmarks.control_plane import measure as measure_fleet
 from tests.fleet.checks import percentile
 from tests.plans import schedule_clustering
@@ -176,6 +177,18 @@ def show_fleet(found: Measured, console: Console) -> None:
     console.print(lines)
 
 
+def show_requests(count: int, found: Mapping[str, Requests], console: Console) -> None:
+    """Print a line for each service and one for all, with a column for each kind of request."""
+    kinds = sorted({kind for requests in found.values() for kind in requests.seen})
+    lines = Lines("", *kinds, "together", "by its metric", title=f"storage requests per table and hour, {count} quiet tables")
+    for service, requests in found.items():
+        each = (f"{requests.seen.get(kind, 0.0):.2f}" for kind in kinds)
+        lines.add_row(service, *each, f"{sum(requests.seen.values()):.2f}", f"{requests.by_metric:.2f}")
+    sums = [sum(requests.seen.get(kind, 0.0) for requests in found.values()) for kind in kinds]
+    lines.add_row("all", *(f"{number:.2f}" for number in sums), f"{sum(sums):.2f}", "")
+    console.print(lines)
+
+
 def main() -> None:
     """Measure the fleets, then all variants of running plans, one after the other, and print the figures known after each."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.fleet", description=__doc__)
@@ -188,12 +201,13 @@ def main() -> None:
     parser.add_argument("--tables", type=int, nargs="*", default=[100, 1000], help="numbers of tables of one mirror and planner")
     parser.add_argument("--samples", type=int, default=40, help="commits whose delays are measured, with and without hints each")
     parser.add_argument(
-        "--idle-tables", type=int, default=100, help="idle tables in the object store whose requests are counted; 0: none"
+        "--idle-tables", type=int, nargs="*", default=[100], help="numbers of quiet tables in MinIO whose requests are counted"
     )
     parser.add_argument("--idle-s", type=float, default=130.0, help="how long their requests are counted")
     parser.add_argument("--starts", type=int, nargs="*", default=[1000, 10_000], help="numbers of idle tables of a mirror's start")
     parser.add_argument("--idle", type=int, nargs="*", default=[], help="numbers of quiet tables whose memory is measured")
     parser.add_argument("--settle-s", type=float, default=60.0, help="how long their services run before that")
+    parser.add_argument("--notified", type=int, nargs="*", default=[], help="numbers of tables in MinIO, which notifies of commits")
     given = parser.parse_args()
     console = Console(width=max(140, Console().width))
     for count in given.tables:
@@ -213,18 +227,16 @@ def main() -> None:
                     f"{idle.rss_bytes / 2**20:.0f} MiB; {1000 * idle.rest_cpu_s_per_s:.1f} ms of processor per s",
                     highlight=False,
                 )
-    if given.idle_tables:
+    for count in given.notified:
+        with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-notified-") as name:
+            waits = measure_notified(count, min(given.samples, count), Path(name), given.cores)
+        middle, last = percentile(waits, 0.5), percentile(waits, 0.99)
+        took = f"median {middle:.3f} s, p99 {last:.3f} s, most {waits[-1]:.3f} s"
+        told = f"{len(waits)} commits of which MinIO notifies: to event {took}"
+        console.print(f"{count} tables, {told}", highlight=False)
+    for count in given.idle_tables:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
-            found = requests_per_hour(given.idle_tables, Path(name), given.idle_s, given.cores)
-        for service, requests in found.items():
-            kinds = ", ".join(f"{kind} {number:.1f}" for kind, number in requests.seen.items()) or "none"
-            console.print(
-                f"{service}: {sum(requests.seen.values()):.1f} storage requests per idle table and hour ({kinds}), "
-                f"{requests.by_metric:.1f} by its metric",
-                highlight=False,
-            )
-        together = sum(sum(requests.seen.values()) for requests in found.values())
-        console.print(f"all together: {together:.1f} storage requests per idle table and hour", highlight=False)
+            show_requests(count, requests_per_hour(count, Path(name), given.idle_s, given.cores), console)
     rates: dict[str, Rate] = {}
     for variant in variants(given.cores, given.plans, given.spark_plans, given.shared_plans):
         if variant.plans:

@@ -8,6 +8,7 @@ BASE: dict[str, Any] = {
     "tables": ["s3://lake/warehouse/**"],
     "kafka": {"brokers": "kafka-0.kafka:9092,kafka-1.kafka:9093"},
     "http": {"tokenSecret": {"name": "tideline-http"}},
+    "lockService": {"enabled": True},
 }
 ORDERS = {
     "name": "orders",
@@ -97,7 +98,7 @@ def _with(*more: dict[str, Any]) -> dict[str, Any]:
 
 
 COMBINATIONS: dict[str, dict[str, Any]] = {
-    "least": BASE,
+    "least": {name: value for name, value in BASE.items() if name != "lockService"},
     "tls-sasl-acl": _with(EVERY_CONNECTION),
     "mutual-tls": _with({"kafka": {"security": {"protocol": "SSL", "clientCertificateSecret": {"name": "kafka-certificate"}}}}),
     "kafka-options-secret": _with({"kafka": {"optionsSecret": {"name": "kafka-options"}}}),

@@ -314,6 +314,15 @@ def test_values_for_applications_reach_the_launcher(settings_classes):
     assert named(near, "ConfigMap", own)["data"]["AWS_REGION"] == "eu-central-1"
 
 
+def test_by_default_small_plans_run_in_resident_workers_and_no_lock_service_runs(settings_classes):
+    manifests = manifests_of("least")
+    assert {component_of(found) for found in services(manifests)} == {"mirror", "planner", "launcher", "cleaner"}
+    launcher = named(manifests, "Deployment", "tideline-launcher-0")
+    workers = settings_classes["tideline_launcher"].load(environment=environment(manifests, launcher)).workers
+    limit = launcher["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    assert (workers.count, limit) == (2, f"{1 + workers.count * workers.memory_bytes // 2**30}Gi")
+
+
 def test_the_planner_judges_cleans_by_the_settings_of_the_cleaner(settings_classes):
     retained = {"hoodie.cleaner.commits.retained": "3"}
     own = {"options": retained, "clean_min_commits": 2, "poll_interval_s": 9}
@@ -407,7 +416,7 @@ def test_selectors_select_pods_and_workloads_do_not_share_them(name):
 def test_pods_get_variables_volumes_and_sidecars_beside_those_of_the_chart():
     more = {name: PLACEMENT[name] for name in ("extraEnv", "extraVolumes", "extraVolumeMounts", "sidecars")}
     more["extraEnv"] = [*more["extraEnv"], {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]
-    plain, given = changed(BASE), changed(BASE, **dict.fromkeys(SERVICES, more))
+    plain, given = changed(BASE), changed(BASE, **{key: {**more, "enabled": True} for key in SERVICES})
     for before, after in zip(services(plain), services(given), strict=True):
         assert before["metadata"]["name"] == after["metadata"]["name"]
         was, now = (found["spec"]["template"]["spec"] for found in (before, after))
@@ -438,7 +447,7 @@ def _checksums(manifests: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_a_changed_setting_rolls_the_pods_that_read_it_and_no_others():
-    before = _checksums(manifests_of("least"))
+    before = _checksums(changed(BASE))
     own = _checksums(changed(BASE, mirror={"settings": {"batch_entries": 7}}))
     assert {name for name in before if own[name] != before[name]} == {"tideline-mirror-0"}
     shared = _checksums(changed(BASE, settings={"poll_interval_s": 1}))
@@ -589,7 +598,7 @@ def test_the_probe_test_asks_every_shard():
         ({"redis": {"address": "redis:6379", "urlSecret": {"name": "url"}}}, "redis.address and redis.urlSecret are both set"),
         ({"kafka": {**BASE["kafka"], "security": {"protocol": "SASL_SSL"}}}, "without kafka.security.credentialsSecret.name"),
         ({"http": {"tokenSecret": {"name": ""}}}, "http.tokenSecret.name is empty"),
-        ({"lockService": {"shards": 2}}, "lockService.shards is 2"),
+        ({"lockService": {"enabled": True, "shards": 2}}, "lockService.shards is 2"),
         ({"mirror": {"instances": 2}}, "mirror.instances is 2 and there is no Redis"),
         ({"ingest": {"applications": [ORDERS, ORDERS]}}, 'two applications have the name "orders"'),
         ({"webhooks": {"enabled": True}}, "webhooks.subscriptions is empty"),

@@ -24,14 +24,22 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--hudi-tables", type=int, default=20, help="tables that jobs of Apache Hudi write; 0: none")
     parser.add_argument("--rounds", type=int, default=6, help="rounds of each writer; in each it writes half of the tables")
+    parser.add_argument(
+        "--polling",
+        choices=("on", "off"),
+        default="on",
+        help="off: the mirror looks at no table that nobody told of; writers hint at tables on disk, MinIO notifies of the others",
+    )
     parser.add_argument("--folder", type=Path, help="where the tables on disk, the logs and the ledgers are kept")
     given = parser.parse_args()
     if given.tables < LEAST:
         parser.error(f"--tables {given.tables}: at least {LEAST}, so that each group has a table that is rewritten")
+    if given.hudi_tables and given.polling == "off":
+        parser.error(f"--hudi-tables {given.hudi_tables} with --polling off: jobs of Apache Hudi give no hints; pass 0")
     began_s = time.monotonic()
     is_large = given.tables >= LARGE
     age_s, window_s = (300.0, 60.0) if is_large else (150.0, 0.0)
-    size = Size(given.tables, given.rounds, 300.0, 900.0, age_s, given.hudi_tables, window_s)
+    size = Size(given.tables, given.rounds, 300.0, 900.0, age_s, given.hudi_tables, window_s, polls=given.polling == "on")
     with tempfile.TemporaryDirectory(prefix="tideline-fleet-") as made:
         folder = given.folder or Path(made)
         with performed(size, folder.resolve(), lambda line: print(line, flush=True), print) as run:

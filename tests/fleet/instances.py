@@ -25,6 +25,8 @@ LETTERS = ("a", "b")
 SHARDS = 8
 LEASE_TTL_S = 4.0
 POLL_INTERVAL_S = 1.0
+FRESHNESS_S = 3600.0
+"""Without polling: longer than a run."""
 LOOK_S = 0.25
 REQUEST_TIMEOUT_S = 60.0
 STOP_LIMIT_S = 300.0
@@ -65,6 +67,8 @@ class Place:
     event_log: str
     locks: str
     lease_store: str
+    told_by: str = ""
+    """Where the object store sends its notifications. With them the mirror looks at no table that nobody told of."""
 
     @property
     def policy_file(self) -> Path:
@@ -93,15 +97,19 @@ class Place:
                 "tables_rescan_s = 3.0",
                 "retry_backoff_max_s = 2.0",
             ]
-            shared = {"": "", "planner": PLANNER, "cleaner": CLEANER}
+            shared = {"mirror": self._of_mirror(), "planner": PLANNER, "cleaner": CLEANER}
             for service in LEASED:
-                lines += [f"[{service}]", f"shard_count = {SHARDS}", shared.get(service, "")]
+                lines += [f"[{service}]", f"shard_count = {SHARDS}", shared[service]]
                 lines += [f"[{service}.shard_leases]", "enabled = true", f"store = {json.dumps(self.lease_store)}"]
                 lines += [f"ttl_s = {LEASE_TTL_S}"]
             for service in STATIC:
                 lines += [f"[{service}]", f"shard_count = {len(LETTERS)}", f"shard_index = {number}"]
                 lines += [LAUNCHER] if service == "launcher" else []
             self.settings(letter).write_text("\n".join(lines) + "\n")
+
+    def _of_mirror(self) -> str:
+        rarely = f"freshness_s = {FRESHNESS_S}\nnotified_freshness_s = {FRESHNESS_S}\n"
+        return f"{rarely}notifications = {json.dumps(self.told_by)}\n" if self.told_by else ""
 
 
 PLANNER = """\
@@ -134,7 +142,9 @@ class Instances:
     """One for all questions: a client that is made anew reads the certificates of the machine, which takes 40 ms."""
 
     def start(self, service: str, letter: str) -> None:
-        command = [sys.executable, "-m", f"tideline_{service}", "--settings", str(self.place.settings(letter))]
+        is_told = service == "mirror" and self.place.told_by
+        module = "tests.fleet.told_mirror" if is_told else f"tideline_{service}"
+        command = [sys.executable, "-m", module, "--settings", str(self.place.settings(letter))]
         log = self.place.logs / f"{service}-{letter}.log"
         for path in self._announcements(service, letter):
             path.unlink()  # of a predecessor that was killed

@@ -27,6 +27,7 @@ from tests.fleet.policies import Phase, Rules, closed_window, next_window, open_
 from tests.fleet.tables import FRUGAL, PAUSED, Member, create, members
 from tests.fleet.writer import WRITERS, Assignment, Line, read_ledger
 from tests.platform.processes import processes_that_name
+from tests.real.notifications import TOPIC
 from tests.real.redis import running_redis
 
 from tideline_planner.metrics import CHANGES
@@ -54,6 +55,8 @@ class Size:
     """Tables that jobs of Apache Hudi write."""
     timed_window_s: float = 0.0
     """Seconds after the start of the services from which on the window of the group `timed` opens; 0: it has no window."""
+    polls: bool = True
+    """Whether the mirror looks at tables of which nobody told: else MinIO notifies of its tables, writers hint at the others."""
 
 
 @dataclass
@@ -101,7 +104,7 @@ def performed(
     """
     with ExitStack() as stack:
         began_s = time.monotonic()
-        servers = stack.enter_context(running_servers(LOOPBACK, folder / "servers", "minio"))
+        servers = stack.enter_context(running_servers(LOOPBACK, folder / "servers", "minio", notifies=not size.polls))
         leases = stack.enter_context(running_redis())
         stack.enter_context(patch.dict(os.environ, {**servers.store.settings, "AWS_ALLOW_HTTP": "true"}))
         hudi = stack.enter_context(running_jobs(hudi_tables(size.hudi_tables, folder / "hudi")))
@@ -133,12 +136,14 @@ def _prepared(size: Size, folder: Path, servers: Servers, lease_store: str, hudi
     patterns = (f"{disk}/*/*", f"{store}/*/*", f"file:{causes.folder}/*", f"file:{causes.awaited}/*")
     if size.hudi_tables:  # a pattern without tables is a finding
         patterns = (*patterns, f"file:{folder}/hudi/*")
-    place = Place(folder, patterns, servers.kafka.url, servers.redis.url, lease_store)
+    told_by = "" if size.polls else f"{servers.kafka.url}/{TOPIC}"
+    place = Place(folder, patterns, servers.kafka.url, servers.redis.url, lease_store, told_by)
     rules = Rules((disk, store), f"file:{causes.folder}", f"file:{folder}/hudi", size.unmerged_log_age_s)
     ledgers = folder / "ledgers"
     for made in (ledgers, causes.folder, causes.awaited):
         made.mkdir(parents=True)
-    assignment = Assignment(str(ledgers), servers.redis.url, size.rounds, {m.base_path: m.kind.options for m in tables})
+    options = {m.base_path: m.kind.options for m in tables}
+    assignment = Assignment(str(ledgers), servers.redis.url, size.rounds, options, "" if size.polls else servers.kafka.url)
     return Run(size, folder, tables, place, rules, causes, assignment, servers, Instances(place), hudi)
 
 

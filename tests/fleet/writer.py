@@ -11,12 +11,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from tests.fleet.tables import SCHEMA
 
+import tideline
 from tideline_locks import attach_lock
 from tideline_table.action import write_rows
 from tideline_table.errors import Recovery, TidelineError
@@ -51,6 +53,8 @@ class Assignment:
     rounds: int
     tables: dict[str, dict[str, object]]
     """Options of writers by base path."""
+    hints: str = ""
+    """The event log to which writers send a hint after each commit to a table on disk; empty: none."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -119,7 +123,9 @@ def main() -> None:
     opened: dict[str, Table] = {}
     every = list(batches(assignment.tables, writer, assignment.rounds * MAX_ROUNDS))
     least = len(list(batches(assignment.tables, writer, assignment.rounds)))
-    with path.open("a") as ledger:
+    with ExitStack() as stack:
+        ledger = stack.enter_context(path.open("a"))
+        hints = stack.enter_context(tideline.events.hints(assignment.hints)) if assignment.hints else None
         for place in range(len(done), len(every)):
             if place >= least:
                 if assignment.enough.exists():
@@ -132,6 +138,8 @@ def main() -> None:
                 attach_lock(opened[batch.base_path], assignment.locks)
             ledger.write(json.dumps(asdict(_written(opened[batch.base_path], batch))) + "\n")
             ledger.flush()
+            if hints is not None and batch.base_path.startswith("file:"):
+                hints.give(tideline.Table(opened[batch.base_path]))
 
 
 def _written(table: Table, batch: Batch) -> Line:

@@ -64,7 +64,20 @@ def test_rolls_a_dead_writer_back_and_leaves_a_live_one_alone(fleet):
     assert table.state.actions[dead].state is State.ROLLED_BACK
     assert table.state.actions[live.instant].state is State.INFLIGHT
     assert context.metrics.value(ROLLBACKS, table=table.uid) == 1
+    assert service._hints.drained(60)
+    assert [hint.table_uid for hint in fleet.events("tideline.hints")] == [table.uid], "one for the visit with the rollback"
     live.roll_back()
+
+
+def test_cleans_while_the_event_log_cannot_be_reached_and_ends(fleet):
+    table = fleet.create()
+    dead = die(table)
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    service, _ = cleaner(fleet, event_log=f"sqlite://{fleet.folder}/tables/trips/.hoodie/hoodie.properties/events.db")
+    service.tick()
+    assert table.refresh().actions[dead].state is State.ROLLED_BACK
+    assert not service._hints.drained(0.2)
+    fleet.stop(service)
 
 
 def test_leaves_a_job_of_apache_hudi_alone_that_makes_no_heartbeats_for_an_hour_after_its_last_marker(fleet):

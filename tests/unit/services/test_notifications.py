@@ -279,6 +279,29 @@ def test_a_step_of_which_nobody_told_ends_the_belief_until_the_table_is_told_of(
     assert told.tells() == (True, True)
 
 
+def test_a_look_before_the_source_answers_is_owed_again(fleet: Fleet) -> None:
+    table = fleet.create()
+    write(table, 0)
+    service, _ = fleet.service(MirrorService, MirrorSettings, "mirror", freshness_s=3600.0)
+    service.tick()
+    fleet.clock.advance(600)
+    service.tick()
+    write(table, 10)
+    service.tick()
+    assert service._known[table.uid].sequence < table.refresh().sequence, "looked at less than a minute before"
+    service._notices.take([])
+    service.tick()
+    assert service._known[table.uid].sequence == table.refresh().sequence
+    place = service._tables.known()[table.uid]
+    assert not service._notices.owes(place)
+    service._notices.take([])
+    assert not service._notices.owes(place), "the source was there all the time"
+    fleet.clock.advance(1)
+    service._notices.forget()
+    service._notices.take([])
+    assert service._notices.owes(place), "what happened while the source was away, nobody tells"
+
+
 def test_a_table_that_comes_or_goes_makes_the_search_due(told: Told) -> None:
     before = told.notices.places()
     told.notices.take([ENTRY])

@@ -101,6 +101,8 @@ def test_plans_when_small_files_pile_up_and_does_not_plan_twice(fleet):
     assert len(table.state.planned_groups(plan.instant)) == 3
     assert plan.state is State.REQUESTED
     assert context.metrics.value(PLANS, service="clustering") == 1
+    assert service._decisions.drained(60)
+    assert [(hint.table_uid, hint.reason) for hint in fleet.events("tideline.hints")] == [(table.uid, "clustering planned")]
     write(table, 30)
     service.tick()
     service.tick()

@@ -59,7 +59,12 @@ DECISIONS = Topic(
     publisher="planner; console",
     content="changed verdicts about table services, findings, and what people let services do",
 )
-HINTS = Topic("tideline.hints", HOUR_S, publisher="launcher; your writers", content="a table that services should refresh soon")
+HINTS = Topic(
+    "tideline.hints",
+    HOUR_S,
+    publisher="planner, launcher, cleaner; your writers",
+    content="a table that services should refresh soon",
+)
 DEAD_LETTER = Topic("tideline.dead-letter", 30 * DAY_S, publisher="consumers", content="records that a consumer could not process")
 POSITIONS = Topic(
     "tideline.positions",

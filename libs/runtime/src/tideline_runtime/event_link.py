@@ -57,17 +57,21 @@ class EventLink:
 
         Raises the errors of `open_event_log`, `EventLog.ensure_topics` and `EventLog.publisher`.
         """
-        settings = self._settings
-        if self._log is None:
-            options = {name: secret.get_secret_value() for name, secret in settings.event_log_options.items()}
-            self._log = open_event_log(settings.event_log, clock=self._context.clock, client_options=options)
-        self._log.ensure_topics()
-        self._ids = self._log.topic_ids(_NAMES)
+        log = self._connected()
+        log.ensure_topics()
+        self._ids = log.topic_ids(_NAMES)
         if self._publishes:
             self._own_publisher()
         if self._watches and self._watcher is None:
-            self._watcher = EventWatcher(self._log, self._watches, self._context.name_in_events(settings), self._wake)
+            self._watcher = EventWatcher(log, self._watches, self._context.name_in_events(self._settings), self._wake)
             self._watcher.start()
+
+    def _connected(self) -> EventLog:
+        if self._log is None:
+            settings = self._settings
+            options = {name: secret.get_secret_value() for name, secret in settings.event_log_options.items()}
+            self._log = open_event_log(settings.event_log, clock=self._context.clock, client_options=options)
+        return self._log
 
     def check(self, members: Collection[str] = ()) -> frozenset[str]:
         """Create missing topics, also these `members` of families. Raises as `EventLog.ensure_topics`.
@@ -97,7 +101,7 @@ class EventLink:
     def flush(self) -> None:
         """Publish the queued events. After an error, unpublished events stay queued for the next call.
 
-        Raises the errors of `Publisher` and of `EventLog.publisher`.
+        Connects if `open` was not called. Raises the errors of `open_event_log`, `EventLog.publisher` and `Publisher`.
         """
         while self._queue:
             batch = [self._queue[at] for at in range(min(_BATCH, len(self._queue)))]
@@ -122,7 +126,7 @@ class EventLink:
             settings = self._settings
             name = self._context.name_in_events(settings)
             leased = settings.shard_leases.enabled
-            self._publisher = self.log.publisher(name if leased else f"{name}-of-{settings.shard_count}")
+            self._publisher = self._connected().publisher(name if leased else f"{name}-of-{settings.shard_count}")
         return self._publisher
 
     def _drop_publisher(self) -> None:

@@ -12,6 +12,8 @@ from tideline_table.errors import TidelineError
 _log = get_logger(__name__)
 _POLL_S = 0.25
 _PAUSE_S = 2.0
+_JOIN_S = 2.0
+"""Longest wait of a service that starts until it is a member. What it looks at later, no event is lost about."""
 STOP_S = 2.0
 """Kafka's client waits half a minute for a broker that does not answer: longer than a service may take to stop."""
 
@@ -29,11 +31,14 @@ class EventWatcher:
         self._group = group
         self._wake = wake
         self._stopped = threading.Event()
+        self._tried = threading.Event()
+        """Set once the event log took the watcher in, or did not."""
         self._thread = threading.Thread(target=self._watch, name=f"watch-{group}", daemon=True)
 
     def start(self) -> None:
-        """Start to watch for events that are new from now on."""
+        """Start to watch for events that are new from now on, before the caller looks at what they would name."""
         self._thread.start()
+        self._tried.wait(_JOIN_S)
 
     def stop(self) -> None:
         """End the thread."""
@@ -47,10 +52,12 @@ class EventWatcher:
                 self._read_until_stopped()
             except TidelineError as error:
                 _log.warning("events are not being read", group=self._group, reason=str(error))
+                self._tried.set()
                 self._stopped.wait(_PAUSE_S)
 
     def _read_until_stopped(self) -> None:
         subscription = self._event_log.subscribe(self._topics, self._group, from_beginning=False)
+        self._tried.set()
         try:
             while not self._stopped.is_set():
                 for record in subscription.poll(_POLL_S):

@@ -112,9 +112,12 @@ class OpenTables:
     """Called with each table that this object closes for that reason."""
     waiting: set[str] = field(default_factory=set, init=False)
     """The base paths of the tables that rest, and are not open for that reason."""
+    has_unseen: bool = field(default=False, init=False)
+    """Whether the last visit of all tables left some for a later one that this process has not opened yet."""
     _resting: dict[str, tuple[int, float, TablePolicy]] = field(default_factory=dict, init=False)
     """By base path: the sequence of a table that was closed, until when it rests, and its policy then."""
-    _opens_until_s: float = field(default=0.0, init=False)
+    _opens_until_s: float | None = field(default=None, init=False)
+    """None: no table was opened in this visit because it was its turn."""
     looks: Looks = field(init=False)
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
@@ -151,7 +154,8 @@ class OpenTables:
             if before.fleet != self._in_force.fleet:
                 self._resting.clear()  # a budget counts what was rewritten within a day: those tables are opened once
         wanted = self._search()
-        self._opens_until_s = self.clock.monotonic_s() + OPENING_S
+        self._opens_until_s = None
+        self.has_unseen &= only is not None
         opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids, self._resting)
         self.looks.retain(wanted)
         there = set(wanted)
@@ -416,7 +420,13 @@ class OpenTables:
             return None
         if closed is None:
             told = self.looks.at_rest(base_path, UNSEEN_REST_AFTER_S)
-            return told[0] if told is not None and now_s >= self._opens_until_s else None
+            if told is None:
+                return None
+            # From the first one on, however long the tables took that are open: each visit opens one at least.
+            self._opens_until_s = now_s + OPENING_S if self._opens_until_s is None else self._opens_until_s
+            is_unseen = now_s >= self._opens_until_s
+            self.has_unseen |= is_unseen
+            return told[0] if is_unseen else None
         uid, (sequence, until_s, policy), told = self._uids[base_path], closed, self.looks.at_rest(base_path)
         if now_s >= until_s or self.policy(base_path) is not policy or told not in (None, (uid, sequence)):
             return None

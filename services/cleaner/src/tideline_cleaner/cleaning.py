@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from tideline_cleaner.metrics import ARCHIVED, EXPIRED, EXPIRED_ROWS, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
+from tideline_events import Hint
 from tideline_runtime.cleaning import Basis, Check, is_check_due, next_check_s
 from tideline_runtime.contract import ServiceContext
+from tideline_runtime.event_link import EventLink
+from tideline_runtime.event_outbox import EventOutbox
 from tideline_runtime.logging import get_logger
+from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import (
@@ -27,6 +31,8 @@ from tideline_table.log import ActionRecord
 from tideline_table.table import Table, leases_of
 
 _log = get_logger(__name__)
+_LAST_HINTS_S = 2.0
+"""Longest wait of a cleaner that stops for the publication of its last hints: a lost one delays events."""
 
 
 class CleanerService:
@@ -36,22 +42,37 @@ class CleanerService:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._per_table = TableSettings(settings, self._tables.own_settings)
+        self._events = EventLink(settings, context)
+        self._hints = EventOutbox(self._events, Backoff(max_s=settings.retry_backoff_max_s))
         self._checked: dict[str, Check] = {}
         self._tables.rests_until_s = self._rests_until_s
 
     def start(self) -> None:
-        """Do nothing: each tick opens the tables it needs."""
+        """Begin to publish hints. The event log need not answer: each tick opens the tables it needs."""
+        self._hints.start()
 
     def tick(self) -> float | None:
         """Maintain every table of the shards that this instance holds. Raises the first error that a retry may cure, at the end."""
-        failure = self._tables.visit(self._context, self._maintain)
+        failure = self._tables.visit(self._context, self._visit)
         if failure is not None:
             raise failure
         return None
 
     def stop(self) -> None:
-        """Give back the shards; close the lock providers and the source of tables."""
+        """Publish the last hints; give back the shards; close the lock providers and the source of tables."""
+        if self._hints.close(_LAST_HINTS_S):
+            self._events.close()
         self._tables.close()
+
+    def _visit(self, table: Table) -> None:
+        before = table.state.sequence
+        try:
+            self._maintain(table)
+        finally:
+            if table.state.sequence != before:
+                # The mirror publishes the steps at once that these are, and does not wait for its next look.
+                hint = Hint(table.uid, self._context.clock.now(), base_path=table.base_path, reason="maintained")
+                self._hints.put(hint)
 
     def _maintain(self, table: Table) -> None:
         # The check for dead writers lists no files, so it runs at each visit. A rollback runs only if the check finds one.

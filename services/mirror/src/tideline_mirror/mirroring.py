@@ -88,7 +88,7 @@ class MirrorService:
         self._positions.looked = self._notices.looked
         self._source_of = source_of(settings)
         self._tables.looks.told_places = self._notices.places
-        self._pace = Pace(context.clock, self._per_table, self._known, self._notices.tells)
+        self._pace = Pace(context.clock, self._per_table, self._known, self._notices.tells, self._notices.owes)
         self._identities: dict[str, tuple[Table, float, TableIdentity]] = {}
         """By table uid: the open table, when its properties were read, and what they said."""
         self._waiting: dict[str, datetime] = {}

@@ -40,6 +40,8 @@ class Notices:
         self._uids: Mapping[str, str] = {}
         """By base path: the tables that the mirror knows."""
         self._answered_s: float | None = None
+        self._from_s: float | None = None
+        """When the source answered first since it was opened: what happened before, it need not tell."""
         self._since_s: dict[str, float] = {}
         """By store: since when its notices are believed."""
         self._heard_s: dict[str, float] = {}
@@ -73,7 +75,10 @@ class Notices:
         """Take in an answer of the source: the objects that it names, none if it had no message."""
         is_told = False
         with self._mutex:
-            now_s = self._answered_s = self._clock.monotonic_s()
+            now_s = self._clock.monotonic_s()
+            if self._answered_s is None:
+                self._from_s = now_s
+            self._answered_s = now_s
             for location in locations:
                 found = table_of(location)
                 if found is None:
@@ -105,6 +110,11 @@ class Notices:
         """Note a look at a table that began at this monotonic time, after what it found."""
         with self._mutex:
             self._looked_s[base_path] = at_s
+
+    def owes(self, base_path: str) -> bool:
+        """Return whether the last look at a table was before the source was opened: what happened between them, nobody tells."""
+        from_s = self._from_s
+        return from_s is not None and self._looked_s.get(base_path, from_s) < from_s
 
     def tells(self, base_path: str) -> bool:
         """Return whether a table may rest: its next step would be told."""

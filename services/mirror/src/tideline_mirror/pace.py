@@ -28,15 +28,21 @@ class Pace:
         per_table: TableSettings[MirrorSettings],
         known: Mapping[str, TableRecord],
         tells: Callable[[str], bool] = lambda _: False,
+        owes: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`tells`: whether notifications would tell of the next step of the table at a base path."""
-        self._tells = tells
+        """Take what is asked with the base path of a table.
+
+        `tells`: whether notifications would tell of its next step. `owes`: whether one may have happened that they do not tell.
+        """
+        self._tells, self._owes = tells, owes
         self._clock = clock
         self._per_table = per_table
         self._known = known
 
     def look_s(self, uid: str, base_path: str) -> float:
         """Return the seconds between two looks at a table of which everything is published."""
+        if self._owes(base_path):
+            return 0.0
         own, quiet_s = self._per_table.of(base_path), self.quiet_s(uid)
         if quiet_s > SETTLES_S and self._tells(base_path):
             return own.notified_freshness_s

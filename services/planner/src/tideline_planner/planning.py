@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from tideline_events import TIMELINE
+from tideline_events import TIMELINE, Hint
 from tideline_planner.api import routes
 from tideline_planner.metrics import PLANNING, PLANS, REWRITTEN
 from tideline_planner.outcome import Verdicts
@@ -126,7 +126,7 @@ class PlannerService:
         """
         now = self._context.clock.now()
         due = [uid for uid, known in self._decided.items() if known.until is not None and now >= known.until]
-        visit = self._visits.begin([*due, *self._planned], full=not self._is_whole())
+        visit = self._visits.begin([*due, *self._planned], full=not self._is_whole() or self._tables.has_unseen)
         tick = _Tick(visit)
         failure = self._tables.visit(
             self._context, lambda table: self._examine(table, tick), only=visit.only, first=lambda: self._next(tick)
@@ -151,7 +151,9 @@ class PlannerService:
         failure = tick.curable or failure
         if failure is not None:
             raise failure
-        return self._next_in_s(self._visits.end(visit))
+        pause_s = self._next_in_s(self._visits.end(visit))
+        # Without a pause until each table has a document: hinted tables are served between any two of them.
+        return 0.0 if self._tables.has_unseen else pause_s
 
     def stop(self) -> None:
         """Publish the last decisions, and close what `start` opened."""
@@ -217,6 +219,11 @@ class PlannerService:
         for instant in withdraw_plans(table):
             about = {"table": table.uid, "name": table.definition.name, "instant": instant}
             _log.warning("plan withdrawn: a write of Apache Hudi completed without the lock of the table", **about)
+            self._hint(table, "plan withdrawn")
+
+    def _hint(self, table: Table, reason: str) -> None:
+        """Let the mirror look at a table at once, so that the launcher hears of a plan before the mirror's next look."""
+        self._decisions.put(Hint(table.uid, self._context.clock.now(), base_path=table.base_path, reason=reason))
 
     def _decide(self, table: Table, basis: _Basis, now: datetime) -> Decided:
         _, settings, policy = basis
@@ -286,6 +293,7 @@ class PlannerService:
             return
         self._note_plan(decided, demand)
         self._verdicts.planned(demand.uid, demand.base_path, demand.service, demand.reason)
+        self._hint(decided.table, f"{demand.service.value} planned")
         self._context.metrics.increment(PLANS, service=demand.service.value)
         about = {"table": demand.uid, "name": decided.table.definition.name, "service": demand.service.value}
         _log.info("planned", **about, instant=answer, reason=demand.reason, bytes=demand.cost_bytes, score=round(choice.score, 3))

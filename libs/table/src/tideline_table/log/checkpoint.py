@@ -150,13 +150,13 @@ def _content(state: TableState, texts: ActionTexts | None = None) -> bytes:
         return sealed(json.dumps(_to_json(state)).encode())
     # An action that did not change has the text of the last checkpoint: of 10,000, a checkpoint encodes those of the last entries.
     now = {
-        at: held if (held := texts.get(at)) is not None and held[0] is action else (action, json.dumps(*_action_rows({at: action})))
-        for at, action in state.actions.items()
+        at: held if held is not None and held[0] is action else (action, json.dumps(*_action_rows({at: action})))
+        for (at, action), held in zip(state.actions.items(), map(texts.get, state.actions), strict=True)
     }
     texts.clear()
     texts |= now
     rest = json.dumps(_to_json(state, "actions"))
-    return sealed(f'{rest[:-1]}, "actions": [{", ".join(text for _, text in now.values())}]}}'.encode())
+    return sealed(f'{rest[:-1]}, "actions": [{", ".join([text for _, text in now.values()])}]}}'.encode())
 
 
 def _tail_content(checkpoint: Checkpoint, tail: Sequence[bytes]) -> bytes:

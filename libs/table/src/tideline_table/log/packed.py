@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +106,7 @@ class PackedSlices(MutableMapping[FileGroupId, Held]):
     def _arrange(self, parts: Iterable[Part]) -> None:
         self.parts = tuple(parts)
         self._firsts = [part.first for part in self.parts]
+        self._newest: Part | None = None
 
     @classmethod
     def of(cls, slices: Mapping[FileGroupId, Held]) -> PackedSlices:
@@ -201,10 +203,20 @@ class PackedSlices(MutableMapping[FileGroupId, Held]):
     def some(self, turn: int, parts: int) -> set[FileGroupId]:
         """Return groups to look at in turn: those written last, and those of `parts` parts, of the next ones at the next `turn`."""
         with self._lock:
-            newest = sorted(self.parts, key=lambda part: part.summary.newest if part.summary is not None else "")[-1:]
-            chosen = {*newest, *(self.parts[(turn * parts + n) % len(self.parts)] for n in range(parts))}
+            chosen = {self._newest_part(), *(self.parts[(turn * parts + n) % len(self.parts)] for n in range(parts))}
             groups = list(self._changed)[-PART_GROUPS:]
             return {*groups, *(group for part in sorted(chosen, key=lambda part: part.first) for group in self._rows(part))}
+
+    def newest(self, most: int) -> list[FileGroupId]:
+        """Return about so many groups: those that changed last, and some of the part that was written last."""
+        with self._lock:
+            groups = list(islice(reversed(self._changed), most))
+            return groups + list(islice(reversed(self._rows(self._newest_part())), most - len(groups))) if self.parts else groups
+
+    def _newest_part(self) -> Part:
+        if self._newest is None:
+            self._newest = max(self.parts, key=lambda part: part.summary.newest if part.summary is not None else "")
+        return self._newest
 
     def hold(self, groups: Iterable[FileGroupId] | None = None) -> None:
         """Read the bytes of the parts of these groups (None: of all), so that no later access to them reads storage."""

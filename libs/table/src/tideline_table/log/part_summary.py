@@ -111,33 +111,59 @@ def summary_of(
 ) -> tuple[PartSummary, list[FileSlice]]:
     """Return the summary of file groups in order, and their visible slices."""
     visible = list(visible_slices(held, replaced, "", compactions))
-    applied = [s.applied for s in visible]
-    in_partition = Counter(s.group.partition_path for s in visible)
-    paths = list(in_partition)
-    first, last = (paths[0], paths[-1]) if paths else ("", "")
-    logs = [log.instant for s in visible for log in s.log_files]
-    sizes = [s.total_bytes for s in visible]
-    every = [s for slices in held.values() for s in slices.values()]
+    in_partition: dict[str, int] = {}
+    floors: dict[int, int] = {}
+    rows, base_bytes, log_files, log_bytes, most_log_files, files, total_bytes = 0, 0, 0, 0, 0, 0, 0
+    oldest_log = newest = ""
+    # One pass without calls: a checkpoint makes the summary of the part that changed, and few of its groups have log files.
+    for s in visible:
+        partition_path = s.group.partition_path
+        in_partition[partition_path] = in_partition.get(partition_path, 0) + 1
+        newest = max(newest, s.base_instant)
+        files += bool(s.base_file)
+        base_bytes += s.size_bytes
+        size_bytes = s.size_bytes
+        if s.log_files:
+            applied = s.applied.log_files
+            log_files += len(applied)
+            most_log_files = max(most_log_files, len(applied))
+            log_bytes += sum(log.size_bytes for log in applied)
+            files += len(s.log_files)
+            size_bytes = s.total_bytes
+            logs = [log.instant for log in s.log_files]
+            newest = max(newest, *logs)
+            oldest_log = min((at for at in (oldest_log, *logs) if at), default="")
+        rows = -1 if s.log_files or s.rows < 0 or rows < 0 else rows + s.rows
+        total_bytes += size_bytes
+        shift = size_bytes.bit_length() - 3
+        floor = size_bytes >> shift << shift if shift > 0 else size_bytes
+        floors[floor] = floors.get(floor, 0) + 1
+    all_files, all_bytes = 0, 0
+    for slices in held.values():
+        for s in slices.values():
+            all_files += bool(s.base_file) + len(s.log_files)
+            all_bytes += s.total_bytes if s.log_files else s.size_bytes
+    first, last = (visible[0].group.partition_path, visible[-1].group.partition_path) if visible else ("", "")
     made = PartSummary(
         groups=len(visible),
-        partitions=len(paths),
-        rows=-1 if any(s.rows < 0 or s.log_files for s in visible) else sum(s.rows for s in visible),
-        base_bytes=sum(s.size_bytes for s in visible),
-        log_files=sum(len(s.log_files) for s in applied),
-        log_bytes=sum(log.size_bytes for s in applied for log in s.log_files),
-        most_log_files=max((len(s.log_files) for s in applied), default=0),
-        oldest_log=min((at for at in logs if at), default=""),
-        newest=max([*(s.base_instant for s in visible), *logs], default=""),
-        files=sum(map(_files, visible)),
-        total_bytes=sum(sizes),
-        all_files=sum(map(_files, every)),
-        all_bytes=sum(s.total_bytes for s in every),
+        partitions=len(in_partition),
+        rows=rows,
+        base_bytes=base_bytes,
+        log_files=log_files,
+        log_bytes=log_bytes,
+        most_log_files=most_log_files,
+        oldest_log=oldest_log,
+        newest=newest,
+        files=files,
+        total_bytes=total_bytes,
+        all_files=all_files,
+        all_bytes=all_bytes,
         most=max(in_partition.values(), default=0),
         first=first,
-        first_groups=in_partition[first],
+        first_groups=in_partition.get(first, 0),
         last=last,
-        last_groups=in_partition[last],
-        sizes=tuple(sorted(Counter(map(_floor, sizes)).items())),
+        last_groups=in_partition.get(last, 0),
+        sizes=tuple(sorted(floors.items())),
     )
     return made, visible
 
@@ -157,10 +183,6 @@ def crowds(parts: Sequence[PartSummary]) -> list[int]:
         max(part.most, runs[at] + part.first_groups + (ahead[at] if part.partitions == 1 else 0), part.last_groups + ahead[at])
         for at, part in enumerate(parts)
     ]
-
-
-def _files(file_slice: FileSlice) -> int:
-    return bool(file_slice.base_file) + len(file_slice.log_files)
 
 
 def _floor(size_bytes: int) -> int:

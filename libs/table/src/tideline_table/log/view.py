@@ -303,7 +303,7 @@ class StateView:
     def sample(self, most: int) -> list[FileSlice]:
         """Return visible slices of now: at most so many, of file groups that are new or whose part is. Costs no more than these."""
         with self._mutex:
-            known = self.slices.some(0, 0) if isinstance(self.slices, PackedSlices) else list(self.slices)[-most:]
+            known = self.slices.newest(most) if isinstance(self.slices, PackedSlices) else list(self.slices)[-most:]
             return self.latest_among(nlargest(most, known))
 
     def totals(self, small_bytes: int = 0) -> tuple[PartSummary, int]:
@@ -336,7 +336,7 @@ class StateView:
     def latest_among(self, groups: Iterable[FileGroupId]) -> list[FileSlice]:
         """Return the visible slices of now of these file groups. Costs nothing for the other groups of the table."""
         with self._mutex:
-            known = {group: self.slices[group] for group in sorted(groups) if group in self.slices}
+            known = {group: held for group in sorted(groups) if (held := self.slices.get(group)) is not None}
             return list(visible_slices(known, self.replaced, "", self.groups_under_compaction()))
 
     def every_slice(self) -> list[FileSlice]:
