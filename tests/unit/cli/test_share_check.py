@@ -151,8 +151,28 @@ def test_services_are_resumed_when_every_job_takes_the_lock(cli, tmp_path):
     assert cli("share", path, "--resume", "--json").document["without_lock"] == []
     instant = write_of_hudi(Table.open(str(path), hudi_lock=open_hudi_lock), unlocked=True)
     assert "unlocked_writer" in cli("status", path).text
+    (writer,) = check(cli, path)["writers"]
+    assert (writer["reasons"][-1], writer["verdict"]) == (
+        f"its write {instant} completed without the lock of the table",
+        "lacks_options",
+    )
     assert "the last " + instant in cli("share", path, "--resume").text
     assert "unlocked_writer" not in cli("status", path).text
+
+
+def test_the_log_of_a_shared_table_says_who_takes_the_lock(cli, done, hudis):
+    """Tideline takes it, too: that it was taken says nothing about a job."""
+    commit(hudis, 1, stage=12)
+    (hudis / ".hoodie" / ".heartbeat").mkdir()
+    done("share", hudis)
+    (hudis / ".hoodie" / "lock").touch()
+    (writer,) = check(cli, hudis)["writers"]
+    assert writer["reasons"] == ["it was not yet seen with the lock since the table was shared"]
+    assert "hoodie.write.lock.provider" in writer["lacks"]
+    (hudis / ".hoodie" / "lock").unlink()
+    done("share", hudis, "--resume")
+    found = cli("share", hudis, "--check", "--json")
+    assert (found.code, found.document["writers"][0]["verdict"]) == (0, "ready")
 
 
 def test_a_dead_job_of_an_unmanaged_table_is_left_to_apache_hudi(cli, done, hudis):

@@ -146,7 +146,7 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
         refused=why_unsharable(table),
     )
     for writer in facts.writers:
-        _judge(writer, facts, chosen)
+        _judge(writer, facts, chosen, _why_no_lock(writer, facts, chosen, table))
     return facts
 
 
@@ -191,7 +191,19 @@ def _markers(storage: Storage, instant: Instant) -> Iterator[str]:
             yield "direct"
 
 
-def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing) -> None:
+def _why_no_lock(writer: FoundWriter, facts: WritersFound, sharing: Sharing, table: Table) -> str:
+    """Return why a writer may take no lock; empty if it does. The log of a shared table knows: its lock is also Tideline's."""
+    state = table.state
+    if table.sharing is None:
+        is_left = "" if sharing.lock is HudiLockKind.STORAGE else ", and this lock leaves none: a job with these options is ready"
+        return "" if facts.locks else f"there is no trace of a lock{is_left}"
+    if unlocked := [instant for instant, name in state.unlocked.items() if name == writer.name]:
+        return f"its write {unlocked[-1]} completed without the lock of the table"
+    is_vouched = state.writers is None or state.writers.get(writer.name)
+    return "" if is_vouched else "it was not yet seen with the lock since the table was shared"
+
+
+def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing, why_no_lock: str) -> None:
     """Set what a writer lacks, and its verdict."""
     lacks = dict(facts.options)
     if writer.release is Release.BEFORE_1:
@@ -205,11 +217,10 @@ def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing) -> None:
         lacks.pop(_LAZY, None)
     else:
         writer.reasons.append("no heartbeat was ever written: failed writes are cleaned eagerly, which undoes writes of others")
-    if facts.locks:
-        lacks = {key: value for key, value in lacks.items() if key != _CONCURRENCY and ".lock." not in key}
+    if why_no_lock:
+        writer.reasons.append(why_no_lock)
     else:
-        is_left = "" if sharing.lock is HudiLockKind.STORAGE else ", and this lock leaves none: a job with these options is ready"
-        writer.reasons.append(f"there is no trace of a lock{is_left}")
+        lacks = {key: value for key, value in lacks.items() if key != _CONCURRENCY and ".lock." not in key}
     if lacks.keys() <= _FOR_1X:
         lacks = {}  # a release from 1.0 on without these options would have upgraded the table
     writer.lacks = lacks
