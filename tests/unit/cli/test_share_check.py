@@ -105,6 +105,8 @@ def test_releases_before_1_have_no_lock_in_an_object_store(cli, hudis):
     commit(hudis, 1, stage=12)
     (writer,) = check(cli, hudis, "--lock-provider", "storage")["writers"]
     assert writer["verdict"] == "no_common_lock"
+    assert "hoodie.write.concurrency.mode" in writer["lacks"]
+    assert "hoodie.write.lock.provider" not in writer["lacks"], "it names a class that these releases lack"
 
 
 def test_people_see_the_options_of_each_writer(cli, hudis):
@@ -165,6 +167,7 @@ def test_the_log_of_a_shared_table_says_who_takes_the_lock(cli, done, hudis):
     commit(hudis, 1, stage=12)
     (hudis / ".hoodie" / ".heartbeat").mkdir()
     done("share", hudis)
+    assert "trips: probation: seen 0 of 1 writers" in done("status", hudis).text
     (hudis / ".hoodie" / "lock").touch()
     (writer,) = check(cli, hudis)["writers"]
     assert writer["reasons"] == ["it was not yet seen with the lock since the table was shared"]

@@ -225,6 +225,7 @@ def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing, why_no_lo
         lacks = {}  # a release from 1.0 on without these options would have upgraded the table
     writer.lacks = lacks
     if sharing.lock is HudiLockKind.STORAGE and writer.release is Release.BEFORE_1:
+        writer.lacks = {key: value for key, value in lacks.items() if ".lock." not in key}
         writer.verdict = WriterVerdict.NO_COMMON_LOCK
         writer.reasons.append(
             "releases before 1.0.2 have no lock provider for object stores that Tideline takes, too, but those in ZooKeeper, "
