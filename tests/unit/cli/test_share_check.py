@@ -109,6 +109,12 @@ def test_releases_before_1_have_no_lock_in_an_object_store(cli, hudis):
     assert "hoodie.write.lock.provider" not in writer["lacks"], "it names a class that these releases lack"
 
 
+def test_each_lock_is_chosen_by_its_name(cli, hudis):
+    commit(hudis, 1, stage=12)
+    (writer,) = check(cli, hudis, "--lock-provider", "hive-metastore", "--lock-place", "hive.example:9083/locks/trips")["writers"]
+    assert writer["lacks"]["hoodie.write.lock.hivemetastore.database"] == "locks"
+
+
 def test_people_see_the_options_of_each_writer(cli, hudis):
     commit(hudis, 1, stage=12)
     text = cli("share", hudis, "--check").text
