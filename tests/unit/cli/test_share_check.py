@@ -90,7 +90,11 @@ def test_a_stage_that_falls_is_another_application(cli, hudis):
 def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudis, fields):
     commit(hudis, 1, stage=12, fields=fields)
     (hudis / ".hoodie" / ".heartbeat").mkdir()
-    (hudis / ".hoodie" / "lock").touch()
+    taken = hudis / ".hoodie" / ".locks" / "table_lock.json"
+    taken.parent.mkdir()
+    taken.write_text('{"expired": true, "owner": "x", "tideline": {"lease_id": "x"}}')  # as Tideline leaves it
+    assert "hoodie.write.lock.provider" in check(cli, hudis)["writers"][0]["lacks"]
+    taken.write_text('{"expired": true, "owner": "x"}')
     found = cli("share", hudis, "--check", "--json")
     assert (found.code, found.document["is_ready"]) == (0, True)
     assert found.document["writers"][0]["verdict"] == "ready"

@@ -22,7 +22,7 @@ from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.hudi.writer_traces import Release, is_of_tideline, kind_of, release_of, writer_name
 from tideline_table.log.action import COMPACT
 from tideline_table.log.sharing import HudiLockKind, Sharing
-from tideline_table.storage import Storage, exists
+from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.table.sharing import why_unsharable
 
@@ -33,6 +33,8 @@ _SERVICES = {"COMPACT": "compaction", "CLUSTER": "clustering", "LOG_COMPACT": "l
 _HEARTBEATS = ".heartbeat"
 _LOCK_FILE = ".hoodie/lock"
 _LOCK_OBJECT = ".hoodie/.locks/table_lock.json"
+_OF_TIDELINE = b'"tideline"'
+"""The field of a lock with Tideline's lease."""
 _LAZY = "hoodie.cleaner.policy.failed.writes"
 _METADATA = "hoodie.metadata.enable"
 _CONCURRENCY = "hoodie.write.concurrency.mode"
@@ -91,7 +93,7 @@ class WritersFound:
     """Partitions of the metadata table that the properties name."""
     heartbeats: bool
     locks: tuple[str, ...]
-    """Files of locks that are there."""
+    """Files of locks that Apache Hudi's writers took last."""
     pending: tuple[str, ...]
     """Writes and plans that have not ended."""
     markers: tuple[str, ...]
@@ -139,7 +141,7 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
         eager_rollbacks=() if has_heartbeats else rollbacks,
         metadata=tuple(sorted(advertised(properties))),
         heartbeats=has_heartbeats,
-        locks=tuple(path for path in (_LOCK_FILE, _LOCK_OBJECT) if exists(storage, path)),
+        locks=tuple(path for path in (_LOCK_FILE, _LOCK_OBJECT) if _is_hudis_lock(storage, path)),
         pending=tuple(f"{i.time} {i.action} {i.state}" for i in listed.timeline.instants if _is_pending(table, i)),
         markers=tuple(sorted({form for i in listed.timeline.instants if _is_pending(table, i) for form in _markers(storage, i)})),
         options=chosen.hudi_options(table.definition.format),
@@ -169,6 +171,13 @@ def _read_backwards(
 def _is_hudis(table: Table, instant: Instant) -> bool:
     known = table.state.actions.get(instant.time)
     return not table.capabilities.keeps_log or known is None or known.is_by_hudi
+
+
+def _is_hudis_lock(storage: Storage, path: str) -> bool:
+    """Return whether a lock is there that Tideline did not take last. It leaves an object behind in a table that it left."""
+    with suppress(ObjectNotFound):
+        return _OF_TIDELINE not in storage.read(path)
+    return False
 
 
 def _is_pending(table: Table, instant: Instant) -> bool:
