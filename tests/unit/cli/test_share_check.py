@@ -90,7 +90,11 @@ def test_a_stage_that_falls_is_another_application(cli, hudis):
 def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudis, fields):
     commit(hudis, 1, stage=12, fields=fields)
     (hudis / ".hoodie" / ".heartbeat").mkdir()
-    (hudis / ".hoodie" / "lock").touch()
+    taken = hudis / ".hoodie" / ".locks" / "table_lock.json"
+    taken.parent.mkdir()
+    taken.write_text('{"expired": true, "owner": "x", "tideline": {"lease_id": "x"}}')  # as Tideline leaves it
+    assert "hoodie.write.lock.provider" in check(cli, hudis)["writers"][0]["lacks"]
+    taken.write_text('{"expired": true, "owner": "x"}')
     found = cli("share", hudis, "--check", "--json")
     assert (found.code, found.document["is_ready"]) == (0, True)
     assert found.document["writers"][0]["verdict"] == "ready"
@@ -105,6 +109,14 @@ def test_releases_before_1_have_no_lock_in_an_object_store(cli, hudis):
     commit(hudis, 1, stage=12)
     (writer,) = check(cli, hudis, "--lock-provider", "storage")["writers"]
     assert writer["verdict"] == "no_common_lock"
+    assert "hoodie.write.concurrency.mode" in writer["lacks"]
+    assert "hoodie.write.lock.provider" not in writer["lacks"], "it names a class that these releases lack"
+
+
+def test_each_lock_is_chosen_by_its_name(cli, hudis):
+    commit(hudis, 1, stage=12)
+    (writer,) = check(cli, hudis, "--lock-provider", "hive-metastore", "--lock-place", "hive.example:9083/locks/trips")["writers"]
+    assert writer["lacks"]["hoodie.write.lock.hivemetastore.database"] == "locks"
 
 
 def test_people_see_the_options_of_each_writer(cli, hudis):
@@ -151,8 +163,29 @@ def test_services_are_resumed_when_every_job_takes_the_lock(cli, tmp_path):
     assert cli("share", path, "--resume", "--json").document["without_lock"] == []
     instant = write_of_hudi(Table.open(str(path), hudi_lock=open_hudi_lock), unlocked=True)
     assert "unlocked_writer" in cli("status", path).text
+    (writer,) = check(cli, path)["writers"]
+    assert (writer["reasons"][-1], writer["verdict"]) == (
+        f"its write {instant} completed without the lock of the table",
+        "lacks_options",
+    )
     assert "the last " + instant in cli("share", path, "--resume").text
     assert "unlocked_writer" not in cli("status", path).text
+
+
+def test_the_log_of_a_shared_table_says_who_takes_the_lock(cli, done, hudis):
+    """Tideline takes it, too: that it was taken says nothing about a job."""
+    commit(hudis, 1, stage=12)
+    (hudis / ".hoodie" / ".heartbeat").mkdir()
+    done("share", hudis)
+    assert "trips: probation: seen 0 of 1 writers" in done("status", hudis).text
+    (hudis / ".hoodie" / "lock").touch()
+    (writer,) = check(cli, hudis)["writers"]
+    assert writer["reasons"] == ["it was not yet seen with the lock since the table was shared"]
+    assert "hoodie.write.lock.provider" in writer["lacks"]
+    (hudis / ".hoodie" / "lock").unlink()
+    done("share", hudis, "--resume")
+    found = cli("share", hudis, "--check", "--json")
+    assert (found.code, found.document["writers"][0]["verdict"]) == (0, "ready")
 
 
 def test_a_dead_job_of_an_unmanaged_table_is_left_to_apache_hudi(cli, done, hudis):

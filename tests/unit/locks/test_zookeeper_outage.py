@@ -113,3 +113,12 @@ def test_a_request_that_ended_while_zookeeper_was_away_leaves_the_queue(ensemble
     ensemble.listener("CONNECTED")
     assert ensemble.is_gone.wait(10)
     assert [node.partition("/_c_")[2][:5] for node in ensemble.nodes] == ["other"]
+
+
+def test_an_ensemble_that_cannot_be_reached_is_one_error_without_a_warning_for_each_attempt(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(zookeeper_session, "ANSWER_S", 0.5)
+    with pytest.raises(LockUnreachable, match="check the ensemble"):
+        zookeeper_session.ZooKeeperSession("nobody.invalid:2181").ask("reading", "get", "/locks")
+    assert caplog.records == []

@@ -65,8 +65,9 @@ def column_names(values: Sequence[str] | None) -> tuple[str, ...]:
 
 def choice(flag: str, text: str, choices: Iterable[E]) -> E:
     """Return the member of `choices` that `text` names. Raises `InvalidOption` that lists all members."""
-    by_name = {member.value: member for member in choices}
+    members = list(choices)
+    by_name = {member.value.replace("-", "_"): member for member in members}
     try:
         return by_name[text.lower().replace("-", "_")]
     except KeyError:
-        raise InvalidOption(f"{flag} {text!r}", expected=f"one of {', '.join(by_name)}") from None
+        raise InvalidOption(f"{flag} {text!r}", expected=f"one of {', '.join(each.value for each in members)}") from None

@@ -111,7 +111,7 @@ def _writers(table: Table, summary: TableSummary) -> str:
         return f"Tideline only, uid {summary.uid}"
     why = why_unsharable(table)
     return (
-        f"Apache Hudi only; Tideline can read it{f', but not write it: {why}' if why else ' (tideline share PATH enables writing)'}"
+        f"Apache Hudi only; Tideline can read it{f', but not write it: {why}' if why else ' (tideline share PATH --check says what sharing it needs)'}"
     )
 
 

@@ -81,13 +81,16 @@ class ZooKeeperLockProvider(HudiLockQueue):
         return head.record.state(name, expired=True) if self._remove_head(name, head) else None
 
     def was_taken(self, name: str) -> bool:
-        """See `HudiLocks.was_taken`: more nodes have left the queue than when Tideline's last one did."""
+        """See `HudiLocks.was_taken`: more nodes have left the queue than when Tideline's last one did, or one of Hudi is at its head."""
         try:
             content, stat = self._session.ask(f"reading {self._path_of(name)}", "get", self._path_of(name))
         except NoNodeError:
             return False
         left = parsed_lock(content).get(_LEFT)
-        return isinstance(left, int) and _nodes_left(stat) > left
+        if not isinstance(left, int) or _nodes_left(stat) > left:
+            return isinstance(left, int)
+        head = self._head(name, self._queue(name))
+        return head is not None and not head.record.lease_id
 
     def _mark(self, name: str) -> None:
         """Note behind a release how many nodes have left the queue. Curator ignores the data of the lock's own node."""

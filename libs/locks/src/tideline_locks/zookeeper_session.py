@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ with extra("zookeeper"):
     from kazoo.client import KazooClient, KazooState
     from kazoo.exceptions import AuthFailedError, BadVersionError, KazooException, NoAuthError, NoNodeError
     from kazoo.handlers.threading import KazooTimeoutError
+
+logging.getLogger("kazoo").setLevel(logging.ERROR)  # it warns at each of many attempts; who asks gets one error
 
 SESSION_S = 10.0
 """Asked of the ensemble, which grants 4 to 40 s unless it is set up otherwise. Nodes of a dead process go after this time."""

@@ -147,11 +147,17 @@ class LocalStorage:
             return True
 
     def delete(self, path: str) -> None:
-        """Also deletes Hadoop's checksum file: a stale one makes Spark reject a later file of that name."""
+        """Also deletes Hadoop's checksum file: a stale one makes Spark reject a later file of that name.
+
+        The folder of Tideline goes with its last file, which the release of a lock leaves in a table that was returned to its writers.
+        """
         target = self.local_path(path)
         with _translated(path):
             (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
             target.unlink(missing_ok=True)
+        if target.parent == self._guard.parent:
+            with contextlib.suppress(OSError):  # it has files
+                target.parent.rmdir()
 
     def delete_below(self, folder: str) -> None:
         target = self.local_path(checked_folder(folder))

@@ -162,8 +162,8 @@ def _of_probation(state: TableState) -> list[Finding]:
     """Return a finding while services wait for writers that were not seen with the lock."""
     if state.sharing is None or not state.probation:
         return []
-    until = state.sharing.probation_ends
-    return [Finding(FindingKind.PROBATION, f"{state.probation}; no service plans, runs or cleans here until {until}")]
+    until, seen = state.sharing.probation_ends, state.probation.removeprefix(f"{FindingKind.PROBATION}: ")
+    return [Finding(FindingKind.PROBATION, f"{seen}; no service plans, runs or cleans here until {until}")]
 
 
 def _of_unlocked(table: Table, state: TableState) -> list[Finding]:

@@ -22,7 +22,7 @@ from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.hudi.writer_traces import Release, is_of_tideline, kind_of, release_of, writer_name
 from tideline_table.log.action import COMPACT
 from tideline_table.log.sharing import HudiLockKind, Sharing
-from tideline_table.storage import Storage, exists
+from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.table.sharing import why_unsharable
 
@@ -33,6 +33,8 @@ _SERVICES = {"COMPACT": "compaction", "CLUSTER": "clustering", "LOG_COMPACT": "l
 _HEARTBEATS = ".heartbeat"
 _LOCK_FILE = ".hoodie/lock"
 _LOCK_OBJECT = ".hoodie/.locks/table_lock.json"
+_OF_TIDELINE = b'"tideline"'
+"""The field of a lock with Tideline's lease."""
 _LAZY = "hoodie.cleaner.policy.failed.writes"
 _METADATA = "hoodie.metadata.enable"
 _CONCURRENCY = "hoodie.write.concurrency.mode"
@@ -91,7 +93,7 @@ class WritersFound:
     """Partitions of the metadata table that the properties name."""
     heartbeats: bool
     locks: tuple[str, ...]
-    """Files of locks that are there."""
+    """Files of locks that Apache Hudi's writers took last."""
     pending: tuple[str, ...]
     """Writes and plans that have not ended."""
     markers: tuple[str, ...]
@@ -139,14 +141,14 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
         eager_rollbacks=() if has_heartbeats else rollbacks,
         metadata=tuple(sorted(advertised(properties))),
         heartbeats=has_heartbeats,
-        locks=tuple(path for path in (_LOCK_FILE, _LOCK_OBJECT) if exists(storage, path)),
+        locks=tuple(path for path in (_LOCK_FILE, _LOCK_OBJECT) if _is_hudis_lock(storage, path)),
         pending=tuple(f"{i.time} {i.action} {i.state}" for i in listed.timeline.instants if _is_pending(table, i)),
         markers=tuple(sorted({form for i in listed.timeline.instants if _is_pending(table, i) for form in _markers(storage, i)})),
         options=chosen.hudi_options(table.definition.format),
         refused=why_unsharable(table),
     )
     for writer in facts.writers:
-        _judge(writer, facts, chosen)
+        _judge(writer, facts, chosen, _why_no_lock(writer, facts, chosen, table))
     return facts
 
 
@@ -171,6 +173,13 @@ def _is_hudis(table: Table, instant: Instant) -> bool:
     return not table.capabilities.keeps_log or known is None or known.is_by_hudi
 
 
+def _is_hudis_lock(storage: Storage, path: str) -> bool:
+    """Return whether a lock is there that Tideline did not take last. It leaves an object behind in a table that it left."""
+    with suppress(ObjectNotFound):
+        return _OF_TIDELINE not in storage.read(path)
+    return False
+
+
 def _is_pending(table: Table, instant: Instant) -> bool:
     return instant.state is not State.COMPLETED and _is_hudis(table, instant)
 
@@ -191,7 +200,19 @@ def _markers(storage: Storage, instant: Instant) -> Iterator[str]:
             yield "direct"
 
 
-def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing) -> None:
+def _why_no_lock(writer: FoundWriter, facts: WritersFound, sharing: Sharing, table: Table) -> str:
+    """Return why a writer may take no lock; empty if it does. The log of a shared table knows: its lock is also Tideline's."""
+    state = table.state
+    if table.sharing is None:
+        is_left = "" if sharing.lock is HudiLockKind.STORAGE else ", and this lock leaves none: a job with these options is ready"
+        return "" if facts.locks else f"there is no trace of a lock{is_left}"
+    if unlocked := [instant for instant, name in state.unlocked.items() if name == writer.name]:
+        return f"its write {unlocked[-1]} completed without the lock of the table"
+    is_vouched = state.writers is None or state.writers.get(writer.name)
+    return "" if is_vouched else "it was not yet seen with the lock since the table was shared"
+
+
+def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing, why_no_lock: str) -> None:
     """Set what a writer lacks, and its verdict."""
     lacks = dict(facts.options)
     if writer.release is Release.BEFORE_1:
@@ -205,15 +226,15 @@ def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing) -> None:
         lacks.pop(_LAZY, None)
     else:
         writer.reasons.append("no heartbeat was ever written: failed writes are cleaned eagerly, which undoes writes of others")
-    if facts.locks:
-        lacks = {key: value for key, value in lacks.items() if key != _CONCURRENCY and ".lock." not in key}
+    if why_no_lock:
+        writer.reasons.append(why_no_lock)
     else:
-        is_left = "" if sharing.lock is HudiLockKind.STORAGE else ", and this lock leaves none: a job with these options is ready"
-        writer.reasons.append(f"there is no trace of a lock{is_left}")
+        lacks = {key: value for key, value in lacks.items() if key != _CONCURRENCY and ".lock." not in key}
     if lacks.keys() <= _FOR_1X:
         lacks = {}  # a release from 1.0 on without these options would have upgraded the table
     writer.lacks = lacks
     if sharing.lock is HudiLockKind.STORAGE and writer.release is Release.BEFORE_1:
+        writer.lacks = {key: value for key, value in lacks.items() if ".lock." not in key}
         writer.verdict = WriterVerdict.NO_COMMON_LOCK
         writer.reasons.append(
             "releases before 1.0.2 have no lock provider for object stores that Tideline takes, too, but those in ZooKeeper, "

@@ -23,6 +23,7 @@ from tideline_table.table.standing import why_refused
 
 DEFAULT_TRIGGER = Trigger(min_files=8, min_commits=4)
 _NOT_OURS = "only Apache Hudi writes the table"
+_SHARE = "tideline share PATH --check, which says what its jobs need before Tideline's services can work on it, then tideline share PATH"
 _SWITCH = "a policy or setting that switches it on"
 
 
@@ -114,9 +115,7 @@ def verdicts_of(table: Table, services: Iterable[TableService], rules: Rules, re
         return tuple(Verdict(service, Outcome.FAILED, str(refused), until) for service in services)
     if not table.capabilities.keeps_log:
         hint = why_unsharable(table)
-        until = (
-            f"sharing is not possible: {hint}" if hint else "tideline share PATH, after which Tideline's services work on it too"
-        )
+        until = f"sharing is not possible: {hint}" if hint else _SHARE
         return tuple(Verdict(service, Outcome.NOT_APPLICABLE, _NOT_OURS, until) for service in services)
     return tuple(_verdict(table, service, rules) for service in services)
 
