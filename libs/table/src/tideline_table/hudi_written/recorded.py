@@ -71,7 +71,7 @@ class RecordedFiles:
         logs = tuple(self._log(partition, log) for log in found.log_files)
         stats = self._files.get(found.path, ()) if found.base_file else ()
         if not stats:
-            return replace(found, log_files=logs)
+            return replace(found, log_files=logs) if logs else found
         return replace(found, log_files=logs, record=stats[-1].record)
 
     def _log(self, partition: str, log: LogFile) -> LogFile:
