@@ -4,8 +4,8 @@ The index names one file group for a key, whichever groups hold it. So it decide
 up in the whole table, as the option `hoodie.index.type` of the reader says, or the table has one partition; and no write, of which
 none may be archived, adds rows without a look-up. The index also forgets keys that the table has: a deletion in a log file takes a
 key out of it even if it loses against a row with a greater ordering value. So it decides only where deletions always win, and never
-that a key is nowhere. It has to be as old as the state of the query, and to name groups of it; otherwise all groups are read. Format
-reference of version 6: 15.3 to 15.8.
+that a key is nowhere. It has to be as old as the state of the query, and to name groups of it; otherwise all groups are read.
+Format reference of version 6: 15.3 to 15.8.
 """
 
 from __future__ import annotations
