@@ -148,7 +148,9 @@ class History:
             found += [self.overwrite_here, self.overwrite_there, self.delete_partition]
         if self.form.kind is Kind.MOR:
             found += 2 * [self.compact_here] + [self.plan_here, self.plan_there, self.compact_there]
-            found += [self.compact_log_here, self.plan_log_here, self.compact_log_there]
+            # In version 6 Tideline leaves log compactions of a shared table to Apache Hudi.
+            found += [self.compact_log_here, self.plan_log_here] if self.form.version > 6 else []
+            found += [self.compact_log_there]
         if not self.form.index:
             found += [self.cluster_there]
             found += 2 * [self.merge_there] if self.form.kind is Kind.MOR else []
@@ -230,7 +232,9 @@ class History:
             f"select 'k{n:04}' as id, 'p{n % 2}' as part, {ts}L as ts, {n * 1.5 + ts}D as price, array('m{ts}') as tags"
             for n in numbers
         )
-        changed = ", ".join(f"{column} = s.{column}" for column in ["ts", *columns])
+        # Before version 8 there are no partial records: the statement reads the others, and has to name the keys.
+        keys = ["id", "part"] if self.form.version < 8 else []
+        changed = ", ".join(f"{column} = s.{column}" for column in [*keys, "ts", *columns])
         text = (
             f"merge into {self.name} t using ({rows}) s on t.id = s.id and t.part = s.part when matched then update set {changed}"
         )

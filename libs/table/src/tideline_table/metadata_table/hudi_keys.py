@@ -1,11 +1,11 @@
 """Which file groups of a table that Apache Hudi writes hold record keys, by the record index of its metadata table.
 
 The index names one file group for a key, whichever groups hold it. So it decides only where each key is once: its writers look keys
-up in the whole table, as the option `hoodie.index.type` of the reader says, or the table has one partition; and no write on the
-timeline adds rows without a look-up. It also forgets keys that the table has: a deletion in a log file takes a key out of the index
-even if it loses against a row with a greater ordering value. So it decides only where deletions always win, and never that a key is
-nowhere. It has to be as old as the state of the query, and to name groups of it; otherwise all groups are read. Format reference of
-version 6: 15.3 to 15.8.
+up in the whole table, as the option `hoodie.index.type` of the reader says, or the table has one partition; and no write, of which
+none may be archived, adds rows without a look-up. The index also forgets keys that the table has: a deletion in a log file takes a
+key out of it even if it loses against a row with a greater ordering value. So it decides only where deletions always win, and never
+that a key is nowhere. It has to be as old as the state of the query, and to name groups of it; otherwise all groups are read.
+Format reference of version 6: 15.3 to 15.8.
 """
 
 from __future__ import annotations
@@ -75,17 +75,15 @@ class HudiKeys:
         return not one.base_file or (bool(one.log_files) and not self._is_global)
 
     def _holds_keys_once(self, state: TableState) -> bool:
-        """Return whether no write can have put a key into two places.
+        """Return whether no write can have put a key into two places. What archived ones did is not known.
 
-        The first one of a table cannot. What archived ones did is not known: they can, unless the index type says otherwise.
+        The first one of a table cannot since release 1.0, which makes no index of a key that one write brings twice.
         """
         if self._judged is None or self._judged[0] is not state:
             done = sorted(state.completed_writes(), key=lambda found: found.instant)
-            without = [found for found in done if found.operation.upper() not in _REPEAT_NO_KEY]
-            is_once = not without or without == done[:1]
-            if is_once and (without or not self._is_global):
-                is_once = bool(done) and not self._form.archived_instants(self._storage, "", done[0].instant)
-            self._judged = state, is_once
+            repeating = [found for found in done if found.operation.upper() not in _REPEAT_NO_KEY]
+            is_once = not repeating or (self._form.has_completion_times and repeating == done[:1])
+            self._judged = state, is_once and not self._form.has_archive(self._storage)
         return self._judged[1]
 
     def _groups(self, keys: pa.Array, state: TableState) -> set[FileGroupId] | None:
