@@ -69,14 +69,13 @@ class HudiKeys:
     def _holds_keys_once(self, state: TableState) -> bool:
         """Return whether no write can have put a key into two places.
 
-        The first one of a table cannot. What archived ones did is not known: they can, unless the index type says otherwise.
+        What archived ones did is not known: they can, unless the index type says otherwise.
         """
         if self._judged is None or self._judged[0] is not state:
-            done = sorted(state.completed_writes(), key=lambda found: found.instant)
-            without = [found for found in done if found.operation.upper() in _WITHOUT_LOOK_UP]
-            is_once = not without or without == done[:1]
-            if is_once and (without or not self._is_global):
-                is_once = bool(done) and not self._form.archived_instants(self._storage, "", done[0].instant)
+            done = {found.instant: found.operation.upper() for found in state.completed_writes()}
+            is_once = bool(done) and _WITHOUT_LOOK_UP.isdisjoint(done.values())
+            if is_once and not self._is_global:
+                is_once = not self._form.archived_instants(self._storage, "", min(done))
             self._judged = state, is_once
         return self._judged[1]
 
