@@ -104,7 +104,7 @@ def test_the_same_rows_by_the_metadata_table(
 
 
 def test_a_key_that_a_bulk_insert_repeats_is_found_twice(tmp_path: Path, apache_hudi: ApacheHudi) -> None:
-    """Apache Hudi 1.2.0 takes it, and its record index names one place."""
+    """Apache Hudi 1.2.0 takes it into a table with a record index, in which a key has one place."""
     story = Story("twice", Kind.COW, (), {**KEYS, **EVENT_TIME, **BY_KEY}, metadata=True)
     maker = Maker(apache_hudi, tmp_path / "table", story)
     maker.write(trips([*range(8), 3], 5, lambda n: "p0"), "bulk_insert", hoodie_bulkinsert_sort_mode="NONE")
