@@ -166,6 +166,7 @@ def test_a_plan_has_the_earlier_instant_and_waits_for_the_write_that_took_its_ow
     assert LATE in before
     clock.advance(HEARTBEAT.total_seconds() * 10)
     services = opened(storage, clock, "services")
+    assert _hidden(services) == []
     assert run_pending(services)
     assert _hidden(services) == []
     assert contents(opened(storage, clock)) == before

@@ -250,10 +250,10 @@ class SharedTimeline(ActiveTimeline):
         """See `ActiveTimeline.mint_above_files`. Where names say no completion times, it lies a moment back, between the writes.
 
         A job of Apache Hudi whose instant is below that of a plan which it did not know fails. With one above, it appends to the
-        slice that the plan begins.
+        slice that the plan begins. Not where jobs run compactions themselves: they would not wait for a write that missed the plan.
         """
         now = self.mint(state)
-        if self.format.has_completion_times:
+        if self.format.has_completion_times or any(a.is_by_hudi and a.action is Action.COMPACTION for a in state.actions.values()):
             return now
         last = self.follower.listed.last_completion if self.follower.listed is not None else None
         return min(now, above_time(next_instant(self.clock.now() - _BACK, state.last_instant), last, state))
