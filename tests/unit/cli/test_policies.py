@@ -71,6 +71,10 @@ def test_explain_names_the_rule_and_the_line_behind_each_value(fleet, tmp_path, 
     assert values["services.clean"] == (True, "built-in default", None)
     code, printed = run(capsys, "explain", str(tmp_path / "nothing"), "--file", file)
     assert (code, "no table is there" in printed.out) == (0, True)
+    (tmp_path / "hudis" / ".hoodie").mkdir(parents=True)
+    (tmp_path / "hudis" / ".hoodie" / "hoodie.properties").touch()
+    code, printed = run(capsys, "explain", str(tmp_path / "hudis"), "--file", file)
+    assert (code, "only Apache Hudi writes the table" in printed.out) == (0, True)
 
 
 def test_check_names_every_line_that_is_wrong(tmp_path, capsys):

@@ -183,6 +183,8 @@ def test_the_log_of_a_shared_table_says_who_takes_the_lock(cli, done, hudis):
     assert writer["reasons"] == ["it was not yet seen with the lock since the table was shared"]
     assert "hoodie.write.lock.provider" in writer["lacks"]
     (hudis / ".hoodie" / "lock").unlink()
+    other = cli("share", hudis, "--lock-provider", "filesystem", "--lock-expiry", "5").stderr
+    assert "that of the table: filesystem, 10 min; tideline share PATH prints its options" in other
     done("share", hudis, "--resume")
     found = cli("share", hudis, "--check", "--json")
     assert (found.code, found.document["writers"][0]["verdict"]) == (0, "ready")

@@ -23,8 +23,8 @@ from tideline_runtime.table_settings import with_overrides
 from tideline_table.action import TableService
 from tideline_table.clock import SystemClock
 from tideline_table.errors import InvalidOption, TidelineError
-from tideline_table.hudi import parse_as_of, time_from_instant
-from tideline_table.storage import open_storage
+from tideline_table.hudi import PROPERTIES_PATH, parse_as_of, time_from_instant
+from tideline_table.storage import exists, open_storage
 from tideline_table.table import read_identity
 
 _DEFAULTS: dict[str, Any] = {**{f"services.{service.value}": True for service in TableService}, "priority": PRIORITY}
@@ -44,9 +44,11 @@ def explain(arguments: argparse.Namespace) -> int:
         print_json(document)
         return 0
     tags = ", ".join(document["tags"]) or "none"
+    is_hudis = not uid and exists(storage, PROPERTIES_PATH)
+    without = "none: only Apache Hudi writes the table, so it is observed whatever its mode" if is_hudis else "no table is there"
     facts = [
         ("table", storage.root),
-        ("uid", uid or "no table is there"),
+        ("uid", uid or without),
         ("policy file", policies.source or "none"),
         ("tags", tags),
     ]

@@ -81,7 +81,7 @@ class ZooKeeperLockProvider(HudiLockQueue):
         return head.record.state(name, expired=True) if self._remove_head(name, head) else None
 
     def was_taken(self, name: str) -> bool:
-        """See `HudiLocks.was_taken`: more nodes have left the queue than when Tideline's last one did, or one of Hudi is at its head."""
+        """See `HudiLocks.was_taken`: more nodes left the queue than when Tideline's last one did, or Hudi's is at its head."""
         try:
             content, stat = self._session.ask(f"reading {self._path_of(name)}", "get", self._path_of(name))
         except NoNodeError:

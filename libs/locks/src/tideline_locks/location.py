@@ -103,7 +103,7 @@ def hudi_file_lock(storage: Storage, *, clock: Clock, expire_min: int = 0) -> Hu
         raise InvalidOption(
             f"lock provider {HUDI_FILE_SYSTEM} for {storage.root}",
             expected="a table on a local disk, where files can be created exclusively",
-            remedy=f"use {HUDI_STORAGE}",
+            remedy=f"use {HUDI_STORAGE} (tideline share --lock-provider storage)",
         )
     base_path = disk.local_path(".hoodie").parent
     return HudiLockProvider(FileLockCell(lambda _: base_path, lambda: (), clock=clock, expire_min=expire_min), clock=clock)
@@ -115,7 +115,7 @@ def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300
         raise InvalidOption(
             f"lock provider {HUDI_STORAGE} for {storage.root}",
             expected="a table in an object store, the only storage for which Hudi has this lock",
-            remedy=f"use {HUDI_FILE_SYSTEM}",
+            remedy=f"use {HUDI_FILE_SYSTEM} (tideline share --lock-provider filesystem)",
         )
     cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
     return HudiLockProvider(cell, clock=clock)

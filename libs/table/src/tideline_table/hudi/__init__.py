@@ -10,5 +10,5 @@ from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, time_from_
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.merge_rules import UNAVAILABLE_VALUE
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of
-from tideline_table.hudi.properties import CREATE_SCHEMA, DATABASE
+from tideline_table.hudi.properties import CREATE_SCHEMA, DATABASE, PROPERTIES_PATH
 from tideline_table.hudi.write_stats import REPLACED_ROWS_KEY, SCHEMA_KEY, CommitMetadata

@@ -182,7 +182,8 @@ def dynamodb_place(place: str) -> tuple[str, str, str, str]:
     if matched is None:
         raise InvalidOption(
             f"place {place!r} of a lock in DynamoDB",
-            expected="REGION/TABLE/KEY, or ENDPOINT/REGION/TABLE/KEY with the URL of another endpoint than AWS's",
+            expected="REGION/TABLE/KEY, or ENDPOINT/REGION/TABLE/KEY with the URL of another endpoint than AWS's; TABLE "
+            "has 3 to 255 letters, digits, and _.-",
         )
     return matched["endpoint"] or "", matched["region"], matched["table"], matched["key"]
 

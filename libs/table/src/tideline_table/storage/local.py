@@ -149,7 +149,7 @@ class LocalStorage:
     def delete(self, path: str) -> None:
         """Also deletes Hadoop's checksum file: a stale one makes Spark reject a later file of that name.
 
-        The folder of Tideline goes with its last file, which the release of a lock leaves in a table that was returned to its writers.
+        Tideline's folder goes with its last file, which the release of a lock leaves in a table that was returned.
         """
         target = self.local_path(path)
         with _translated(path):

@@ -181,10 +181,15 @@ def _of_unlocked(table: Table, state: TableState) -> list[Finding]:
 
 
 def _of_hidden(state: TableState) -> list[Finding]:
-    """Return a finding for each write of which a compaction or a clustering hides files."""
+    """Return a finding for each write of which a compaction or a clustering hides files.
+
+    Not of one that began as Tideline planned a compaction, with the later instant: the compaction reads it when it runs.
+    """
     by_write: dict[tuple[str, str], list[str]] = {}
     for hidden in hidden_files(state):
-        by_write.setdefault((hidden.instant, hidden.behind), []).append(hidden.path)
+        is_awaited = state.is_pending(hidden.behind) and not state.actions[hidden.behind].is_by_hudi
+        if not (is_awaited and hidden.behind < hidden.instant):
+            by_write.setdefault((hidden.instant, hidden.behind), []).append(hidden.path)
     return [
         Finding(
             FindingKind.HIDDEN_COMMIT,

@@ -67,7 +67,10 @@ def share_table(
         return table
     if table.sharing is not None:
         raise InvalidOption(
-            f"lock {sharing.lock}, {sharing.expire_min} min", expected=f"that of the table: {table.sharing.to_json()}"
+            f"lock {sharing.lock} {sharing.place}".rstrip() + f", {sharing.expire_min} min",
+            expected=f"that of the table: {table.sharing.lock} {table.sharing.place}".rstrip()
+            + f", {table.sharing.expire_min} min",
+            remedy="tideline share PATH prints its options; for another lock, stop all writers, leave it and share it again",
         )
     if table.capabilities.keeps_log:
         table.check_writable(keyed=False)  # completes what a resize of buckets left

@@ -144,6 +144,34 @@ def _late_write(storage: Storage, clock: ManualClock, then: Callable[[], object]
     return compaction
 
 
+def test_a_plan_has_the_earlier_instant_and_waits_for_the_write_that_took_its_own_just_before() -> None:
+    """Apache Hudi would end the job that finds a plan above its instant. Now nothing finds a conflict, so its rows must be read."""
+    _, storage, clock = _merging()
+    clock.advance(5)
+    job, plans = unlocked_job(storage, clock), list[str | None]()
+
+    def meanwhile() -> None:
+        services = opened(storage, clock, "services")
+        (writing,) = (a.instant for a in services.state.pending())
+        clock.advance(0.3)
+        with unseen(storage):
+            plans.append(schedule_compaction(opened(storage, clock, "services"), ONE))
+        assert (plans[0] or "9") < writing
+        with pytest.raises(WriteConflict, match=f"write {writing} of Apache Hudi may not know this step"):
+            run_pending(opened(storage, clock, "services"))
+
+    with before_commit(job, meanwhile):
+        put(job, [LATE])
+    before = contents(opened(storage, clock))
+    assert LATE in before
+    clock.advance(HEARTBEAT.total_seconds() * 10)
+    services = opened(storage, clock, "services")
+    assert _hidden(services) == []
+    assert run_pending(services)
+    assert _hidden(services) == []
+    assert contents(opened(storage, clock)) == before
+
+
 def taken_back(storage: Storage) -> Callable[[], None]:
     """Make the last write inflight again; the result completes it."""
     folder = format_of(read_properties(storage)).timeline_folder

@@ -23,7 +23,9 @@ from tideline_table.table.standing import why_refused
 
 DEFAULT_TRIGGER = Trigger(min_files=8, min_commits=4)
 _NOT_OURS = "only Apache Hudi writes the table"
-_SHARE = "tideline share PATH --check, which says what its jobs need before Tideline's services can work on it, then tideline share PATH"
+_SHARE = (
+    "tideline share PATH, which lets Tideline's services work on it, too; what its jobs need before: tideline share PATH --check"
+)
 _SWITCH = "a policy or setting that switches it on"
 
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 
 from tideline_table.config import LOCK_WAIT_S
 from tideline_table.coordination.capabilities import SHARED, Capabilities
@@ -61,6 +62,8 @@ _LOGGER = logging.getLogger(__name__)
 
 _LOCK_ATTEMPTS = 20
 _STARTING_S = 0.05
+_BACK = timedelta(seconds=0.5)
+"""How far back a plan of a compaction is dated at most: jobs need this long from their instant to their requested file."""
 _WITH_BASE_FILES = WRITE_ACTIONS | {Action.COMPACTION}
 
 
@@ -218,7 +221,7 @@ class SharedTimeline(ActiveTimeline):
                 except _HudiWriteStarting as starting:
                     if self.clock.monotonic_s() >= deadline_s:
                         raise WriteConflict(
-                            f"write {starting.instant} of Apache Hudi has been starting for {self.options[LOCK_WAIT_S]:g} s",
+                            f"write {starting.instant} of Apache Hudi may not know this step after {self.options[LOCK_WAIT_S]:g} s",
                             with_instant=starting.instant,
                             remedy="retry; when its writer is dead, its heartbeat says so soon",
                         ) from None
@@ -244,8 +247,16 @@ class SharedTimeline(ActiveTimeline):
         return above_time(minted, last, state)
 
     def mint_above_files(self, state: TableState) -> str:
-        """See `ActiveTimeline.mint_above_files`; here `mint` does the same."""
-        return self.mint(state)
+        """See `ActiveTimeline.mint_above_files`. Where names say no completion times, it lies a moment back, between the writes.
+
+        A job of Apache Hudi whose instant is below that of a plan which it did not know fails. With one above, it appends to the
+        slice that the plan begins. Not where jobs run compactions themselves: they would not wait for a write that missed the plan.
+        """
+        now = self.mint(state)
+        if self.format.has_completion_times or any(a.is_by_hudi and a.action is Action.COMPACTION for a in state.actions.values()):
+            return now
+        last = self.follower.listed.last_completion if self.follower.listed is not None else None
+        return min(now, above_time(next_instant(self.clock.now() - _BACK, state.last_instant), last, state))
 
     @contextmanager
     def _held(self) -> Iterator[HeldHudiTableLock]:
@@ -346,20 +357,29 @@ class SharedTimeline(ActiveTimeline):
 
         Hudi takes its instant first and reads the table later, not under one lock. It would merge into base files that complete in
         between with a later instant, and its own base file, with the earlier instant, would never be read. Once its inflight file
-        exists, Hudi has read the table and detects the conflict itself.
+        exists, Hudi has read the table and detects the conflict itself. It detects none with a compaction whose instant is the
+        earlier one: what a write that may not know the plan appends to the slice before, the executor reads once it has completed.
         """
         if draft.after is not State.COMPLETED or draft.action not in _WITH_BASE_FILES:
             return
         for record in self.state.pending():
-            if (
-                record.is_by_hudi
-                and record.state is State.REQUESTED
-                and record.action in WRITE_ACTIONS
-                and not record.is_clustering
-            ):
-                earlier = record.instant < draft.instant and record.instant not in self._given_up
-                if earlier and not record.fenced_by and beats(self.storage, record.instant, self.clock, self.options):
-                    raise _HudiWriteStarting(record.instant)
+            if not record.is_by_hudi or record.action not in WRITE_ACTIONS or record.is_clustering:
+                continue
+            earlier = record.state is State.REQUESTED and record.instant < draft.instant
+            waits = (earlier or self._may_miss(draft, record)) and record.instant not in self._given_up
+            if waits and not record.fenced_by and beats(self.storage, record.instant, self.clock, self.options):
+                raise _HudiWriteStarting(record.instant)
+
+    def _may_miss(self, plan: Draft, write: ActionRecord) -> bool:
+        """Return whether a write may have read the table before a compaction with an earlier instant was planned.
+
+        The times of their requested files tell, which are the storage's.
+        """
+        listed = self.follower.listed
+        if plan.action is not Action.COMPACTION or self.format.has_completion_times or listed is None:
+            return False
+        planned, began = (listed.modified.get(self.format.timeline_path(of.at(State.REQUESTED))) for of in (plan, write))
+        return planned is not None and began is not None and plan.instant < write.instant and began <= planned
 
     def _take_step(self, draft: Draft, held: HeldHudiTableLock) -> None:
         """Create the timeline files, after the deletions of the step; the last file makes the step visible to other processes."""
