@@ -107,7 +107,7 @@ class HudiKeys:
         for number in np.unique(numbers):
             wanted = keys.filter(pa.array(numbers == number)).cast(pa.binary()).to_pylist()
             located = self._located(found[ordered[number]], sorted(wanted), own.keys())
-            if located.keys() != set(wanted):
+            if set(located) != set(wanted):
                 return None
             groups |= set(located.values())
         # A writer that began meanwhile may have moved keys, and one that drops the index deletes files of it one by one.
@@ -121,7 +121,7 @@ class HudiKeys:
             for key in change.deletes:
                 located.pop(key, None)
             located |= {key: decode_location(datum, change.schema_json).group for key, datum in change.updates}
-        return {key: located[key] for key in keys if key in located}
+        return located
 
 
 def _deletions_may_lose(properties: Mapping[str, str], form: TableFormat) -> bool:
