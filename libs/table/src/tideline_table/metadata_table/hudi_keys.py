@@ -38,9 +38,9 @@ from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
 _BY_LOOK_UP = {"UPSERT", "UPSERT_PREPPED", "DELETE", "DELETE_PREPPED"}
-_WITHOUT_NEW_KEYS = {"DELETE_PARTITION", "INSERT_OVERWRITE_TABLE", "COMPACT", "LOG_COMPACT", "CLUSTER", "ALTER_SCHEMA"}
+_WITHOUT_NEW_KEYS = {"DELETE_PARTITION", "COMPACT", "LOG_COMPACT", "CLUSTER", "ALTER_SCHEMA"}
 _REPEAT_NO_KEY = frozenset(_BY_LOOK_UP | _WITHOUT_NEW_KEYS)
-"""Operations that look keys up, or add none to others. What another one does is not known."""
+"""Operations that look keys up, or add none. Others may repeat a key, the first write of a table within itself."""
 
 
 class HudiKeys:
@@ -75,15 +75,10 @@ class HudiKeys:
         return not one.base_file or (bool(one.log_files) and not self._is_global)
 
     def _holds_keys_once(self, state: TableState) -> bool:
-        """Return whether no write can have put a key into two places. What archived ones did is not known.
-
-        The first one of a table cannot since release 1.0, which makes no index of a key that one write brings twice.
-        """
+        """Return whether no write can have put a key into two places. What archived ones did is not known."""
         if self._judged is None or self._judged[0] is not state:
-            done = sorted(state.completed_writes(), key=lambda found: found.instant)
-            repeating = [found for found in done if found.operation.upper() not in _REPEAT_NO_KEY]
-            is_once = not repeating or (self._form.has_completion_times and repeating == done[:1])
-            self._judged = state, is_once and not self._form.has_archive(self._storage)
+            done = {found.operation.upper() for found in state.completed_writes()}
+            self._judged = state, done <= _REPEAT_NO_KEY and not self._form.has_archive(self._storage)
         return self._judged[1]
 
     def _groups(self, keys: pa.Array, state: TableState) -> set[FileGroupId] | None:
