@@ -142,12 +142,6 @@ def test_the_first_write_may_repeat_a_key_too() -> None:
     assert asked(opened(as_written_by_hudi(table), clock, **GLOBAL), KEYS) == 4
 
 
-def test_the_first_write_of_version_6_may_have_brought_a_key_twice() -> None:
-    """Releases before 1.0 that move rows between partitions keep one of the two places."""
-    table, clock = made(version=6, first=Operation.BULK_INSERT)
-    assert asked(opened(as_written_by_hudi(table), clock, **GLOBAL), KEYS) == 4
-
-
 @pytest.mark.parametrize("version", [6, 9])
 @pytest.mark.parametrize("more", [{}, ONE_FOLDER], ids=["partitions", "one folder"])
 def test_archived_writes_may_have_repeated_a_key(more: dict[str, Any], version: int) -> None:

@@ -40,7 +40,7 @@ _LOGGER = logging.getLogger(__name__)
 _BY_LOOK_UP = {"UPSERT", "UPSERT_PREPPED", "DELETE", "DELETE_PREPPED"}
 _WITHOUT_NEW_KEYS = {"DELETE_PARTITION", "COMPACT", "LOG_COMPACT", "CLUSTER", "ALTER_SCHEMA"}
 _REPEAT_NO_KEY = frozenset(_BY_LOOK_UP | _WITHOUT_NEW_KEYS)
-"""Operations that look keys up, or add none to others. What another one does is not known."""
+"""Operations that look keys up, or add none. Others may repeat a key, the first write of a table within itself."""
 
 
 class HudiKeys:
@@ -78,8 +78,7 @@ class HudiKeys:
         """Return whether no write can have put a key into two places. What archived ones did is not known."""
         if self._judged is None or self._judged[0] is not state:
             done = {found.operation.upper() for found in state.completed_writes()}
-            is_once = bool(done) and done <= _REPEAT_NO_KEY
-            self._judged = state, is_once and not self._form.has_archive(self._storage)
+            self._judged = state, done <= _REPEAT_NO_KEY and not self._form.has_archive(self._storage)
         return self._judged[1]
 
     def _groups(self, keys: pa.Array, state: TableState) -> set[FileGroupId] | None:
@@ -103,7 +102,7 @@ class HudiKeys:
         for number in np.unique(numbers):
             wanted = keys.filter(pa.array(numbers == number)).cast(pa.binary()).to_pylist()
             located = self._located(found[ordered[number]], sorted(wanted), own.keys())
-            if located.keys() != set(wanted):
+            if set(located) != set(wanted):
                 return None
             groups |= set(located.values())
         # A writer that began meanwhile may have moved keys, and one that drops the index deletes files of it one by one.
@@ -117,7 +116,7 @@ class HudiKeys:
             for key in change.deletes:
                 located.pop(key, None)
             located |= {key: decode_location(datum, change.schema_json).group for key, datum in change.updates}
-        return {key: located[key] for key in keys if key in located}
+        return located
 
 
 def _deletions_may_lose(properties: Mapping[str, str], form: TableFormat) -> bool:
