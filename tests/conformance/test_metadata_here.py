@@ -38,6 +38,8 @@ BY_KEY = {
 _BY_NAME = {step.name: step for step in (*MISHAPS, *COMPACTION)}
 FIRST = ["first rows", "second rows", "crashed write", "crashed write rolled back", "commit undone", "upsert after undoing"]
 PENDING = ["compaction scheduled", "upsert beside compaction", "delete beside compaction", "compacted", "upsert after compaction"]
+TELLING = ["crashed write", "commit undone", "delete beside compaction", "delete after savepoint"]
+"""After these, Hudi's rows are compared; files and keys after each."""
 LAST = ["cleaned", "upsert after savepoint", "delete after savepoint"]
 TABLES = [(Kind.MOR, 6), *([(Kind.COW, 6), (Kind.MOR, 9), (Kind.COW, 8)] if SAMPLE_STEP == 1 else [])]
 
@@ -83,8 +85,9 @@ def test_the_same_rows_by_the_metadata_table(
         else:
             step.do(maker)
         assert is_listed(maker.base), step.name
-        by_folders = apache_hudi.read(maker.base, metadata=False)
-        Comparison().rows(Table.open(str(maker.base)).read(), by_folders, step.name)
+        if SAMPLE_STEP == 1 or step.name in TELLING:
+            by_folders = apache_hudi.read(maker.base, metadata=False)
+            Comparison().rows(Table.open(str(maker.base)).read(), by_folders, step.name)
         for keys in (["k0003"], ["k0001", "k0008"], ["k0015", "nobody"]):
             skipped += left_out(maker.base, keys)
     assert "without the record index" not in caplog.text
