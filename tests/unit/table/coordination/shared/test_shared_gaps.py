@@ -157,8 +157,10 @@ def test_a_plan_has_the_earlier_instant_and_waits_for_the_write_that_took_its_ow
         with unseen(storage):
             plans.append(schedule_compaction(opened(storage, clock, "services"), ONE))
         assert (plans[0] or "9") < writing
-        with pytest.raises(WriteConflict, match=f"write {writing} of Apache Hudi may not know this step"):
-            run_pending(opened(storage, clock, "services"))
+        asked = clock.now()
+        with pytest.raises(WriteConflict, match=f"write {writing} of Apache Hudi may not know compaction {plans[0]}"):
+            run_compaction(opened(storage, clock, "services"), run=lambda _: pytest.fail("it merged beside that write"))
+        assert clock.now() == asked  # who asks for the lock again and again keeps it from the job
 
     with before_commit(job, meanwhile):
         put(job, [LATE])

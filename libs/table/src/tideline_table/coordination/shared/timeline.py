@@ -221,7 +221,7 @@ class SharedTimeline(ActiveTimeline):
                 except _HudiWriteStarting as starting:
                     if self.clock.monotonic_s() >= deadline_s:
                         raise WriteConflict(
-                            f"write {starting.instant} of Apache Hudi may not know this step after {self.options[LOCK_WAIT_S]:g} s",
+                            f"write {starting.instant} of Apache Hudi has been starting for {self.options[LOCK_WAIT_S]:g} s",
                             with_instant=starting.instant,
                             remedy="retry; when its writer is dead, its heartbeat says so soon",
                         ) from None
@@ -359,16 +359,27 @@ class SharedTimeline(ActiveTimeline):
         between with a later instant, and its own base file, with the earlier instant, would never be read. Once its inflight file
         exists, Hudi has read the table and detects the conflict itself. It detects none with a compaction whose instant is the
         earlier one: what a write that may not know the plan appends to the slice before, the executor reads once it has completed.
+        Raises `WriteConflict` for such a write at once, also before the compaction begins: it may last for hours, needs the lock to
+        complete, and each attempt beside it would merge for nothing.
         """
-        if draft.after is not State.COMPLETED or draft.action not in _WITH_BASE_FILES:
+        begins = draft.action is Action.COMPACTION and draft.after is State.INFLIGHT
+        if not begins and (draft.after is not State.COMPLETED or draft.action not in _WITH_BASE_FILES):
             return
         for record in self.state.pending():
             if not record.is_by_hudi or record.action not in WRITE_ACTIONS or record.is_clustering:
                 continue
-            earlier = record.state is State.REQUESTED and record.instant < draft.instant
-            waits = (earlier or self._may_miss(draft, record)) and record.instant not in self._given_up
-            if waits and not record.fenced_by and beats(self.storage, record.instant, self.clock, self.options):
-                raise _HudiWriteStarting(record.instant)
+            earlier = not begins and record.state is State.REQUESTED and record.instant < draft.instant
+            missed = self._may_miss(draft, record)
+            waits = (earlier or missed) and record.instant not in self._given_up
+            if not waits or record.fenced_by or not beats(self.storage, record.instant, self.clock, self.options):
+                continue
+            if missed:
+                raise WriteConflict(
+                    f"write {record.instant} of Apache Hudi may not know compaction {draft.instant}, and is not completed",
+                    with_instant=record.instant,
+                    remedy="run the compaction once the write has ended: it then reads the write's rows, too",
+                )
+            raise _HudiWriteStarting(record.instant)
 
     def _may_miss(self, plan: Draft, write: ActionRecord) -> bool:
         """Return whether a write may have read the table before a compaction with an earlier instant was planned.
