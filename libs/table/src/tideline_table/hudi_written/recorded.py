@@ -59,20 +59,20 @@ class RecordedFiles:
                 listed.log_files.append(file)
                 groups[group] = listed
 
-    def applied_to(self, slices: Slices) -> dict[FileGroupId, Mapping[str, FileSlice]]:
+    def applied_to(self, slices: Slices, *, are_folders: bool = True) -> dict[FileGroupId, Mapping[str, FileSlice]]:
         """Return the slices with what commits recorded about the bytes of their files.
 
-        A base file keeps its size in the listing: tools may have rewritten it, and its footer shows whether it is whole.
+        A base file keeps its size in the listing: tools may have rewritten it, and its footer shows whether it is whole. Unless the
+        listing is one of folders (`are_folders`), that size is the one of the commit, too, and not expected of the file.
         """
-        return {group: {at: self._recorded(found) for at, found in known.items()} for group, known in slices.items()}
+        unknown = "" if are_folders else NOTHING_RECORDED
+        return {group: {at: self._recorded(found, unknown) for at, found in known.items()} for group, known in slices.items()}
 
-    def _recorded(self, found: FileSlice) -> FileSlice:
+    def _recorded(self, found: FileSlice, unknown: str) -> FileSlice:
         partition = found.group.partition_path
         logs = tuple(self._log(partition, log) for log in found.log_files)
         stats = self._files.get(found.path, ()) if found.base_file else ()
-        if not stats:
-            return replace(found, log_files=logs) if logs else found
-        return replace(found, log_files=logs, record=stats[-1].record)
+        return replace(found, log_files=logs, record=(stats[-1].record if stats else "") or (unknown if found.base_file else ""))
 
     def _log(self, partition: str, log: LogFile) -> LogFile:
         stats = self._files.get(join_path(partition, log.name), ())

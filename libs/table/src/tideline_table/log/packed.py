@@ -215,7 +215,7 @@ class PackedSlices(MutableMapping[FileGroupId, Held]):
 
     def _newest_part(self) -> Part:
         if self._newest is None:
-            self._newest = max(self.parts, key=lambda part: part.summary.newest if part.summary is not None else "")
+            self._newest = max(reversed(self.parts), key=lambda part: part.summary.newest if part.summary is not None else "")
         return self._newest
 
     def hold(self, groups: Iterable[FileGroupId] | None = None) -> None:
