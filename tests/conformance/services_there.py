@@ -9,6 +9,7 @@ import contextlib
 import datetime as dt
 import os
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from tideline_table.writer import Operation
 CLIENT = "org.apache.hudi.client.clustering"
 CLASS, EXECUTION = "hoodie.clustering.plan.strategy.class", "hoodie.clustering.execution.strategy.class"
 FILTER, LAYOUT = "hoodie.clustering.plan.partition.filter.mode", "hoodie.layout.optimize.strategy"
+_SCHEDULED_S = 120
+"""In which Apache Hudi has planned a clustering, on a loaded machine too."""
 SIZE_BASED = f"{CLIENT}.plan.strategy.SparkSizeBasedClusteringPlanStrategy"
 UPDATES = "hoodie.clustering.updates.strategy"
 AT_ONCE = {
@@ -213,6 +216,9 @@ def _cluster(there: There) -> None:
     _clustered(there, {Strategy.FILTER_RECENT: (2,)}, {FILTER: "RECENT_DAYS", **one})
     _clustered(there, {Strategy.RECENT_DAYS: (2,)}, {CLASS: f"{CLIENT}.plan.strategy.SparkRecentDaysClusteringPlanStrategy", **one})
     _clustered(there, {Strategy.SINGLE_FILE: (1,), Strategy.SINGLE_FILE_SORT: (1,)}, single)
+    now = dt.datetime.now(dt.UTC)
+    if (left_s := 3600 - 60 * now.minute - now.second) < _SCHEDULED_S:
+        time.sleep(left_s)  # Apache Hudi plans for the hour that has begun when it looks
     hour = dt.datetime.now(dt.UTC).hour
     _clustered(there, {Strategy.FILTER_ROLLING: (hour + 1,)}, {FILTER: "DAY_ROLLING"})
     _clustered(there, {Strategy.REJECT: (1,)}, {UPDATES: f"{CLIENT}.update.strategy.SparkRejectUpdateStrategy"})
