@@ -94,7 +94,7 @@ def test_tables_of_others_are_shown_and_read(done, filled):
     assert done("read", filled).plain_rows() == rows
     shown = done("show", filled, "--json").document
     assert (shown["is_exclusive"], shown["rows"], shown["uid"]) == (False, None, "")
-    assert "Apache Hudi only; Tideline can read it (tideline share PATH --check)" in done("show", filled).text
+    assert "Apache Hudi only; Tideline can read it; to share it: tideline share PATH --check" in done("show", filled).text
     instants = done("timeline", filled, "--json").document["instants"]
     assert [(i["action"], i["files"], i["sequence"]) for i in instants] == [
         ("clean", 1, None),

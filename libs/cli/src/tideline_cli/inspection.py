@@ -110,7 +110,8 @@ def _writers(table: Table, summary: TableSummary) -> str:
     if table.capabilities.keeps_log:
         return f"Tideline only, uid {summary.uid}"
     why = why_unsharable(table)
-    return f"Apache Hudi only; Tideline can read it{f', but not write it: {why}' if why else ' (tideline share PATH --check)'}"
+    more = f", but not write it: {why}" if why else "; to share it: tideline share PATH --check"
+    return f"Apache Hudi only; Tideline can read it{more}"
 
 
 def _print_summary(table: Table, summary: TableSummary) -> None:

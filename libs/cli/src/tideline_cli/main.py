@@ -148,6 +148,8 @@ def _end_quietly() -> int:
 def main() -> None:
     """Run the installed command."""
     logging.basicConfig(level=logging.WARNING, format="tideline: %(levelname)s: %(message)s", stream=sys.stderr)
+    # It prints each of many attempts to reach a metastore; the error of the command says the last one.
+    logging.getLogger("thrift.transport.TSocket").setLevel(logging.CRITICAL)
     sys.exit(run())
 
 

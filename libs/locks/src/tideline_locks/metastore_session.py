@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -19,8 +18,6 @@ with extra("catalogs"):
     from thrift.protocol import TBinaryProtocol
     from thrift.Thrift import TApplicationException, TException
     from thrift.transport import TSocket, TTransport
-
-logging.getLogger("thrift").setLevel(logging.CRITICAL)  # it prints a trace at each of many attempts; who asks gets one error
 
 ANSWER_S = 10.0
 """How long one request may take. A request that is not answered may have taken effect."""

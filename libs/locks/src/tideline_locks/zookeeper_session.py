@@ -17,7 +17,8 @@ with extra("zookeeper"):
     from kazoo.exceptions import AuthFailedError, BadVersionError, KazooException, NoAuthError, NoNodeError
     from kazoo.handlers.threading import KazooTimeoutError
 
-logging.getLogger("kazoo").setLevel(logging.ERROR)  # it warns at each of many attempts; who asks gets one error
+_LOGGER_OF_KAZOO = logging.getLogger(f"{__name__}.kazoo")
+_LOGGER_OF_KAZOO.setLevel(logging.ERROR)  # kazoo warns at each of many attempts; the caller gets one error
 
 SESSION_S = 10.0
 """Asked of the ensemble, which grants 4 to 40 s unless it is set up otherwise. Nodes of a dead process go after this time."""
@@ -82,7 +83,7 @@ class ZooKeeperSession:
     def _started(self) -> KazooClient:
         with self._guard:
             if self._client is None:
-                client = KazooClient(hosts=self._hosts, timeout=SESSION_S)
+                client = KazooClient(hosts=self._hosts, timeout=SESSION_S, logger=_LOGGER_OF_KAZOO)
                 client.add_listener(self._on_state)
                 client.start(timeout=ANSWER_S)
                 self._client = client

@@ -13,7 +13,7 @@ _log = get_logger(__name__)
 _POLL_S = 0.25
 _PAUSE_S = 2.0
 _JOIN_S = 2.0
-"""Longest wait of a service that starts until it is a member. What it looks at later, no event is lost about."""
+"""Longest wait of a service that starts until it is a member: it misses no event about what it looks at afterwards."""
 STOP_S = 2.0
 """Kafka's client waits half a minute for a broker that does not answer: longer than a service may take to stop."""
 
@@ -36,7 +36,7 @@ class EventWatcher:
         self._thread = threading.Thread(target=self._watch, name=f"watch-{group}", daemon=True)
 
     def start(self) -> None:
-        """Start to watch for events that are new from now on, before the caller looks at what they would name."""
+        """Start to watch for events that are new from now on. The caller looks at tables afterwards."""
         self._thread.start()
         self._tried.wait(_JOIN_S)
 

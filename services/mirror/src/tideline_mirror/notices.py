@@ -41,7 +41,7 @@ class Notices:
         """By base path: the tables that the mirror knows."""
         self._answered_s: float | None = None
         self._from_s: float | None = None
-        """When the source answered first since it was opened: what happened before, it need not tell."""
+        """When the source answered first since it was opened. It need not tell what happened before."""
         self._since_s: dict[str, float] = {}
         """By store: since when its notices are believed."""
         self._heard_s: dict[str, float] = {}
@@ -112,7 +112,7 @@ class Notices:
             self._looked_s[base_path] = at_s
 
     def owes(self, base_path: str) -> bool:
-        """Return whether the last look at a table was before the source was opened: what happened between them, nobody tells."""
+        """Return whether the mirror last looked at a table before the source was opened: the source tells no step in between."""
         from_s = self._from_s
         return from_s is not None and self._looked_s.get(base_path, from_s) < from_s
 

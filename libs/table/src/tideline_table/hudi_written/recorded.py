@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.hudi_written.slices import ListedFile, ListedGroup, Slices
 from tideline_table.reader.log_blocks import VisibleInstants
-from tideline_table.storage import NOTHING_RECORDED, ByteRange, ObjectStat, record_text
-
-_NEVER = datetime.fromtimestamp(0, UTC)
+from tideline_table.storage import NOTHING_RECORDED, UNKNOWN_TIME, ByteRange, ObjectStat, record_text
 
 
 class RecordedFiles:
@@ -45,7 +42,7 @@ class RecordedFiles:
             if base is not None and group not in replaced and base.instant > newest:
                 for instant in [at for at in listed.base_files if at == base.instant]:
                     del listed.base_files[instant]
-                listed.base_files[base.instant] = [ObjectStat(path, stat.file_size_bytes, _NEVER)]
+                listed.base_files[base.instant] = [ObjectStat(path, stat.file_size_bytes, UNKNOWN_TIME)]
                 groups[group] = listed
         for path, stat in missing.items():
             name = path.rsplit("/", 1)[-1]
@@ -59,20 +56,19 @@ class RecordedFiles:
                 listed.log_files.append(file)
                 groups[group] = listed
 
-    def applied_to(self, slices: Slices, *, are_folders: bool = True) -> dict[FileGroupId, Mapping[str, FileSlice]]:
+    def applied_to(self, slices: Slices) -> dict[FileGroupId, Mapping[str, FileSlice]]:
         """Return the slices with what commits recorded about the bytes of their files.
 
-        A base file keeps its size in the listing: tools may have rewritten it, and its footer shows whether it is whole. Unless the
-        listing is one of folders (`are_folders`), that size is the one of the commit, too, and not expected of the file.
+        A base file keeps its size in the listing: tools may have rewritten it, and its footer shows whether it is whole.
         """
-        unknown = "" if are_folders else NOTHING_RECORDED
-        return {group: {at: self._recorded(found, unknown) for at, found in known.items()} for group, known in slices.items()}
+        return {group: {at: self._recorded(found) for at, found in known.items()} for group, known in slices.items()}
 
-    def _recorded(self, found: FileSlice, unknown: str) -> FileSlice:
+    def _recorded(self, found: FileSlice) -> FileSlice:
         partition = found.group.partition_path
         logs = tuple(self._log(partition, log) for log in found.log_files)
         stats = self._files.get(found.path, ()) if found.base_file else ()
-        return replace(found, log_files=logs, record=(stats[-1].record if stats else "") or (unknown if found.base_file else ""))
+        record = (stats[-1].record if stats else "") or found.record
+        return replace(found, log_files=logs, record=record) if logs or record != found.record else found
 
     def _log(self, partition: str, log: LogFile) -> LogFile:
         stats = self._files.get(join_path(partition, log.name), ())

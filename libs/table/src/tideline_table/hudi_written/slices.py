@@ -11,7 +11,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.file_names import LogFileName, parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.format import TableFormat
 from tideline_table.reader.log_blocks import VisibleInstants
-from tideline_table.storage import ObjectStat
+from tideline_table.storage import NOTHING_RECORDED, UNKNOWN_TIME, ObjectStat
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,9 @@ def _base_slices(
     for instant, attempts in listed.base_files.items():
         if instant in committed:
             stat = max(attempts, key=lambda a: (a.path in named, _attempt(a)))
-            found[instant] = FileSlice(group, instant, stat.path.rsplit("/", 1)[-1], stat.size_bytes, -1)
+            # A size that nobody saw is not expected of the file: tools may have rewritten it.
+            record = NOTHING_RECORDED if stat.modified == UNKNOWN_TIME else ""
+            found[instant] = FileSlice(group, instant, stat.path.rsplit("/", 1)[-1], stat.size_bytes, -1, record=record)
     return found
 
 

@@ -64,14 +64,14 @@ def _listed_state(storage: Storage, form: TableFormat, zone: tzinfo, list_files:
     listing = list_timeline(storage, form, zone)
     for _ in range(_LISTINGS):
         partitions = list_files(storage, form, listing)
-        if are_folders := partitions is None:
+        if partitions is None:
             partitions = [(partition, level.objects) for partition, level in list_partitions(storage)]
         groups = listed_groups(partitions)
         # List again if a clean, rollback or restore began or ended meanwhile: the files it deleted would be missing from the state.
         after = list_timeline(storage, form, zone)
         if _removals(after) == _removals(listing):
             _check_not_empty(form, after, groups)
-            return _state(storage, form, listing, groups, zone, are_folders=are_folders)
+            return _state(storage, form, listing, groups, zone)
         listing = after
     raise StorageError(f"other processes deleted files during each of {_LISTINGS} listings", remedy="read the table again")
 
@@ -122,13 +122,7 @@ class _Found:
 
 
 def _state(
-    storage: Storage,
-    form: TableFormat,
-    listing: TimelineListing,
-    groups: dict[FileGroupId, ListedGroup],
-    zone: tzinfo,
-    *,
-    are_folders: bool,
+    storage: Storage, form: TableFormat, listing: TimelineListing, groups: dict[FileGroupId, ListedGroup], zone: tzinfo
 ) -> TableState:
     found = _Found()
     named: set[str] = set()
@@ -160,7 +154,7 @@ def _state(
     whole = first_whole(found.cleaned, {group: by_instant.keys() for group, by_instant in slices.items()}, found.replaced)
     return replace(
         state,
-        slices=found.recorded.applied_to(slices, are_folders=are_folders),
+        slices=found.recorded.applied_to(slices),
         identified_schemas=_identified_schemas(storage, listing, found.identified_schemas),
         archived_before=first,
         whole_since=whole,

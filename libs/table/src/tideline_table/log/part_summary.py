@@ -115,7 +115,8 @@ def summary_of(
     floors: dict[int, int] = {}
     rows, base_bytes, log_files, log_bytes, most_log_files, files, total_bytes = 0, 0, 0, 0, 0, 0, 0
     oldest_log = newest = ""
-    # One pass without calls: a checkpoint makes the summary of the part that changed, and few of its groups have log files.
+    # One pass without calls, also of `_floor`: a checkpoint makes the summary of the part that changed, and few of its groups have
+    # log files.
     for s in visible:
         partition_path = s.group.partition_path
         in_partition[partition_path] = in_partition.get(partition_path, 0) + 1

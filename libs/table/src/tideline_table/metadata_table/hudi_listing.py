@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import join_path
@@ -27,10 +26,9 @@ from tideline_table.metadata_table.layout import FILES_FOLDER, FILES_ID, timelin
 from tideline_table.metadata_table.reading import entries_of, live
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.storage import ObjectStat, Storage
+from tideline_table.storage import UNKNOWN_TIME, ObjectStat, Storage
 
 _LOGGER = logging.getLogger(__name__)
-_UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
 
 
 def listed_by_metadata(storage: Storage, form: TableFormat, timeline: TimelineListing) -> list[tuple[str, list[ObjectStat]]] | None:
@@ -68,7 +66,7 @@ def _listed(storage: Storage, form: TableFormat, timeline: TimelineListing) -> l
         (
             partition,
             [
-                ObjectStat(join_path(partition, name), size, _UNKNOWN_TIME)
+                ObjectStat(join_path(partition, name), size, UNKNOWN_TIME)
                 for name, size in live(merged.files.get(partition)).items()
             ],
         )

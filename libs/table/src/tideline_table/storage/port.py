@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -22,6 +22,10 @@ class ObjectStat:
     path: str
     size_bytes: int
     modified: datetime
+
+
+UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
+"""The modification time of an object that a record names, with its size, and that the storage was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,8 +239,11 @@ class SharedTimeline(ActiveTimeline):
         Raises `ClockSkew` if the last instant is too far ahead of this machine's clock: Hudi's writers take instants from the clock
         alone, so a base file with an instant ahead of it would hide what they write next.
         """
+        return self._minted(state, timedelta())
+
+    def _minted(self, state: TableState, back: timedelta) -> str:
         check_not_ahead(state, self.clock, self.options)
-        minted = next_instant(self.clock.now(), state.last_instant)
+        minted = next_instant(self.clock.now() - back, state.last_instant)
         if self.format.has_completion_times:
             return minted
         last = self.follower.listed.last_completion if self.follower.listed is not None else None
@@ -252,11 +255,8 @@ class SharedTimeline(ActiveTimeline):
         A job of Apache Hudi whose instant is below that of a plan which it did not know fails. With one above, it appends to the
         slice that the plan begins. Not where jobs run compactions themselves: they would not wait for a write that missed the plan.
         """
-        now = self.mint(state)
-        if self.format.has_completion_times or any(a.is_by_hudi and a.action is Action.COMPACTION for a in state.actions.values()):
-            return now
-        last = self.follower.listed.last_completion if self.follower.listed is not None else None
-        return min(now, above_time(next_instant(self.clock.now() - _BACK, state.last_instant), last, state))
+        jobs_compact = any(a.is_by_hudi and a.action is Action.COMPACTION for a in state.actions.values())
+        return self._minted(state, timedelta() if self.format.has_completion_times or jobs_compact else _BACK)
 
     @contextmanager
     def _held(self) -> Iterator[HeldHudiTableLock]:
