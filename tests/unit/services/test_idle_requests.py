@@ -28,6 +28,7 @@ from tideline_runtime.looks import REST_AFTER_S, UNSEEN_REST_AFTER_S
 from tideline_runtime.metrics import STORAGE_REQUESTS
 from tideline_runtime.news import MISSED_BEATS, News
 from tideline_runtime.registry import RESTING_S
+from tideline_runtime.resting import SWEEP_S
 from tideline_table.action import Outcome, TableService, request_clustering, run_clustering
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.errors import StorageError
@@ -411,6 +412,36 @@ def let_rest(fleet: Fleet, kind: type, settings: type, name: str, *more: object,
     service.tick()
     assert service._tables.resting()
     return service
+
+
+def test_a_visit_of_all_tables_passes_over_those_that_rest_and_have_no_news(fleet: Fleet) -> None:
+    tables = [fleet.create(f"idle{number}") for number in range(3)]
+    for table in tables:
+        write(table, 0)
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner")
+    asked: list[str] = []
+    rests = planner._tables.waits
+    planner._tables.waits = lambda base_path: asked.append(base_path) or rests(base_path)
+
+    def tick(seconds: float) -> list[str]:
+        asked.clear()
+        fleet.clock.advance(seconds)
+        planner.tick()
+        return sorted(asked)
+
+    assert [tick(5), tick(5), tick(5)] == [[], [], []]
+    # One has news, of which no event of the timeline told this service.
+    write(tables[1], 100)
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    mirror.tick()
+    planner._tables.looks._news.take(fleet.event_log.tail([TABLES.name]).poll(0)[-1:], is_at_end=True)
+    assert tick(5) == [tables[1].storage.root]
+    assert known_sequence(planner, tables[1]) == tables[1].state.sequence
+    assert tick(5) == [], "that one is open now"
+    assert len(tick(SWEEP_S)) == 2, "each of the others is asked at times"
+    assert tick(5) == []
+    assert len(tick(MISSED_BEATS * 60)) == 2, "no mirror lives any more"
+    assert len(tick(5)) == 2
 
 
 @pytest.mark.parametrize(
