@@ -202,7 +202,7 @@ e2e: java ## a release on the cluster, from images to helm uninstall, with fault
 	$(BIN)/python -m e2e.fleet
 
 e2e-build: java ## what e2e-short needs: programs of Kubernetes from source, images; left out where no node can run
-	$(BIN)/python -m e2e.fleet --build-only --if-possible
+	$(BIN)/python -m e2e.fleet --short --build-only --if-possible
 
 e2e-short: java ## the short form of it: one table, a driver with an executor, the driver killed; left out where no node can run
 	$(BIN)/python -m e2e.fleet --short --if-possible --store seaweedfs
