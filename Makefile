@@ -97,7 +97,7 @@ test-cluster: java ## the launcher, HudiTable resources and the chart on a real 
 	$(PYTEST) tests/chart tests/contract -m cluster
 
 # An object store that takes minutes to build is built beside the first tests, which need none.
-conformance: java ## against Apache Hudi 1.2.0 and hudi-rs; all combinations, not only pairs: SAMPLE_STEP=1
+conformance: java ## against Apache Hudi 1.2.0 on Spark, 1.2.1 by its Java client, and hudi-rs; all combinations, not only pairs: SAMPLE_STEP=1
 	$(BIN)/python -m tests.conformance.peers.environment
 	$(BIN)/python -m tests.real.object_store & $(PYTEST) tests/conformance; result=$$?; wait $$! && exit $$result
 

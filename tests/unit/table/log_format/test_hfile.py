@@ -9,7 +9,7 @@ import zipfile
 import pyarrow as pa
 import pytest
 from tests.unit.table.fixtures import FIXTURES, names
-from tests.unit.table.hfiles import block, field, hadoop_length, hfile, varint
+from tests.unit.table.hfiles import block, field, full_key, hadoop_length, hfile, varint
 
 from tideline_table.errors import CorruptMetadata, InvalidRecord, UnsupportedTable
 from tideline_table.log_format import hfile_writer
@@ -369,6 +369,42 @@ def test_first_and_last_key():
     assert (file.first_key, file.last_key) == (entries[0][0], entries[-1][0])
     assert list(file.blocks_of([b"key-9"])) == list(file.blocks_of([b"a"])) == []
     assert len(list(file.blocks_of([entries[-1][0], b"key-9"]))) == 1
+
+
+def in_java_order(keys):
+    return sorted(keys, key=lambda key: key.decode().encode("utf-16-be"))
+
+
+@pytest.mark.parametrize("per_block", [1, 2, 5, 40])
+@pytest.mark.parametrize("order", [sorted, in_java_order])
+def test_keys_are_found_in_either_order(order, per_block):
+    """Apache Hudi up to 1.2.0 sorts the keys of the metadata table by UTF-16 units, 1.2.1 by octets."""
+    starts = [
+        "",
+        "a",
+        "a\ue000",
+        "a\uff01",
+        "a\U0001f600",
+        "\ud7ff",
+        "\ue000",
+        "\uff01",
+        "\uffff",
+        "\U00010000",
+        "\U0001f600",
+        "\U0010ffff",
+    ]
+    keys = order({f"{start}{end}".encode() for start in starts for end in ("", "b", "\uff01", "\U0001f600")})
+    blocks = [[(key, key) for key in keys[at : at + per_block]] for at in range(0, len(keys), per_block)]
+    file = HFile(hfile(blocks, info={"hfile.LASTKEY": full_key(keys[-1])}))
+    asked = [[key] for key in keys] + [sorted(keys)]
+    for wanted in asked:
+        assert file.first_key <= wanted[0] <= wanted[-1] <= file.last_key
+        found = {key for batch in file.blocks_of(wanted) for key in batch.column("key").to_pylist()}
+        assert found >= set(wanted)
+    if order is sorted:
+        return
+    with pytest.raises(CorruptMetadata, match="out of order"):
+        file.read()
 
 
 @pytest.mark.parametrize("longer", [0, 1], ids=["even", "uneven"])

@@ -8,11 +8,12 @@ limited to the declared, capped size of one block, and each byte of the file is 
 from __future__ import annotations
 
 import bisect
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -42,6 +43,9 @@ _GZIP, _NONE = 1, 2
 _ENCRYPTION_KEY = 13
 _CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: zlib.crc32, 2: crc32c}
 _MID_KEY_BYTES = 16
+_ORDERED = re.compile(rb"[^\xee-\xff]*")
+"""What is before the first character from U+E000 on. Apache Hudi up to 1.2.0 sorts keys by UTF-16 units, not by octets: these
+characters behind those from U+10000 on."""
 _WITH_MVCC = (1).to_bytes(4, "big")
 _WHOLE_BYTES = 1024 * 1024
 """A file of this size or less is read with one request."""
@@ -115,14 +119,19 @@ class HFile:
 
     @property
     def last_key(self) -> bytes | None:
-        """The greatest key according to the file info, None without one."""
+        """The greatest key, or a greater one, according to the file info, None without one."""
         full = self.file_info.get("hfile.LASTKEY")
-        return None if full is None else _row(full)
+        return None if full is None else _bounds(_row(full))[1]
 
     @property
     def first_key(self) -> bytes:
         """The least key, or a lesser one, according to the index; empty if it has levels."""
-        return _row(self._root[0].key) if self._trailer.levels == 1 and self._root else b""
+        return self._key_bounds[0][0] if self._trailer.levels == 1 and self._root else b""
+
+    @cached_property
+    def _key_bounds(self) -> list[tuple[bytes, bytes]]:
+        """Bounds of the first key of each block."""
+        return [_bounds(_row(reference.key)) for reference in self._root]
 
     def entries(self) -> Iterator[pa.RecordBatch]:
         """Yield keys (rows) and values, one batch per data block, keys strictly ascending."""
@@ -146,15 +155,16 @@ class HFile:
     def blocks_of(self, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Yield the entries of the data blocks that can hold one of `keys` (ascending); of all blocks if the index has levels.
 
-        A batch has the entries of several blocks.
+        A batch has the entries of several blocks. Keys of the file may be sorted by UTF-16 units.
         """
         if self._trailer.levels > 1:
             yield from self.entries()
             return
         # From the first key of a block to that of the next one, or to the last key. There are fewer blocks than keys.
         end = len(keys) if self.last_key is None else bisect.bisect_right(keys, self.last_key)
-        begins = [*(bisect.bisect_left(keys, _row(reference.key)) for reference in self._root), end]
-        wanted = [number for number, (begin, end) in enumerate(pairwise(begins)) if begin < end]
+        begins = [bisect.bisect_left(keys, low) for low, _ in self._key_bounds]
+        ends = [*(bisect.bisect_left(keys, high) for _, high in self._key_bounds[1:]), end]
+        wanted = [number for number, (begin, end) in enumerate(zip(begins, ends, strict=False)) if begin < end]
         blocks = (block for _, block in self._blocks([self._root[number] for number in wanted], _DATA))
         yield from entries_of_blocks(blocks, has_mvcc=self._has_mvcc)
 
@@ -268,6 +278,13 @@ def open_hfile(storage: Storage, path: str, size_bytes: int) -> HFile:
 def _row(key: bytes) -> bytes:
     """Return the row in an index entry: after its length, and before the suffix that HBase's writer adds."""
     return key[2 : 2 + int.from_bytes(key[:2], "big")]
+
+
+def _bounds(key: bytes) -> tuple[bytes, bytes]:
+    """Return a key that no later key of a file is below, and one that no earlier key is above, in either order of keys."""
+    found = _ORDERED.match(key)
+    end = found.end() if found else 0
+    return (key, key) if end == len(key) else (key[:end], key[:end] + b"\xff")
 
 
 def _read_trailer(content: memoryview) -> _Trailer:
