@@ -203,3 +203,16 @@ def test_moved_rows_are_whole_and_the_others_partial(tmp_path: Path) -> None:
     parts, _ = both(tmp_path, "commit_time", lambda t: t.update({"day": "case when id = 'a' then 'tue' else day end", "fare": 3.0}))
     assert [block.is_partial for block in blocks(tmp_path / "parts") if block.type.name != "DELETE"] == [True]
     assert parts.read(["note"], where="day = 'tue'").to_pydict() == {"note": ["first a"]}
+
+
+def test_a_row_whose_key_its_file_holds_twice_is_whole(tmp_path: Path) -> None:
+    """Readers merge a record with the first row of its key, and the update may be of the second."""
+    second = trips("ghh").set_column(3, "note", pa.array(["first g", "one", "two"]))
+    parts, _ = both(
+        tmp_path,
+        "commit_time",
+        lambda t: t.bulk_insert(second),
+        lambda t: t.update({"fare": 9.0}, "note = 'two' or id = 'g'"),
+    )
+    assert [block.is_partial for block in blocks(tmp_path / "parts")] == [False, True]
+    assert parts.read(["id"], where="note = 'two' and fare = 9").num_rows == 1

@@ -62,7 +62,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     rows = pa.concat_tables([updated, added]) if task.log_inserts else updated
     gone = settled_deletions(context, task.base, _chosen(known, deleted), storage)
     stored = stored_rows(context, task, rows, task.file_id) if rows.num_rows else None
-    blocks = _row_blocks(context, rows, stored) if stored is not None else []
+    blocks = _row_blocks(context, task.base, rows, stored, storage) if stored is not None else []
     for part in _by_kind(gone):
         keys = part.column(MetaField.RECORD_KEY)
         content = delete_block(keys, task.partition_path, _ordering(context, part), context.avro_schema, context.instant)
@@ -218,12 +218,23 @@ def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
     return None if has_nulls(ordering) else ordering
 
 
-def _row_blocks(context: WriteContext, rows: pa.Table, stored: pa.Table) -> list[FramedBlock]:
-    """Return the blocks of the incoming `rows`, which are `stored` with the meta fields: of whole ones, and of partial records."""
+def _row_blocks(
+    context: WriteContext, base: FileSlice | None, rows: pa.Table, stored: pa.Table, storage: Storage
+) -> list[FramedBlock]:
+    """Return the blocks of the incoming `rows`, which are `stored` with the meta fields: of whole ones, and of partial records.
+
+    A row whose key the base file holds twice is whole: it may be the second one, and readers would merge its record with the first.
+    """
     schema, options, names = context.avro_schema, Options(context.options), [*META_FIELDS, *context.parts]
     if not context.parts or avro_part(schema, names) is None:
         return data_blocks(stored, schema, context.instant, options)
-    partial = np.asarray(pc.fill_null(rows.column(PARTIAL), fill_value=False))
+    partial = np.array(pc.fill_null(rows.column(PARTIAL), fill_value=False))
+    if base is not None and base.base_file and partial.any():
+        key, below = MetaField.RECORD_KEY.value, replace(base, log_files=())
+        keys = one_chunk(rows.column(key).filter(pa.array(partial)))
+        found = read_slice(storage, below, with_meta_fields(context.schema), context.log_rule, [key], keys=keys)
+        held = np.asarray(pc.index_in(found.column(0), value_set=keys))
+        partial[partial] = np.bincount(held, minlength=len(keys)) < 2
     whole, parts = stored.filter(pa.array(~partial)), stored.filter(pa.array(partial))
     blocks = data_blocks(whole, schema, context.instant, options) if whole.num_rows else []
     kept = [name for name in stored.column_names if name in names]
