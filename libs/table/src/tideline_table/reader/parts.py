@@ -56,7 +56,7 @@ def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBloc
         for rows in _base_rows(storage, file_slice, plan):
             yield from plan.output(log.merged(rows, met) if log else rows)
     if log is not None:
-        yield from plan.output(log.alone(np.flatnonzero(~met & (log.outcome.kinds == EventKind.RECORD))))
+        yield from plan.output(log.as_rows(np.flatnonzero(~met & (log.outcome.kinds == EventKind.RECORD))))
 
 
 def folded_log(content: LogContent, plan: ReadPlan) -> tuple[LogOutcome, list[pa.Table]]:
@@ -74,7 +74,7 @@ def folded_log(content: LogContent, plan: ReadPlan) -> tuple[LogOutcome, list[pa
         )
     records = np.flatnonzero(found.kinds == EventKind.RECORD)
     names = [name for name in log.rows.column_names if name in found.filled]
-    filled = np.stack([found.filled[name][records] for name in names], axis=1)
+    filled = np.array([found.filled[name][records] for name in names], dtype=bool).reshape(len(names), len(records)).T
     shapes, shape_of = np.unique(filled, axis=0, return_inverse=True)
     for number, shape in enumerate(shapes):
         left_open = {name for name, is_filled in zip(names, shape, strict=True) if not is_filled}
@@ -169,6 +169,21 @@ class _MergedLog:
         """Return the rows of these keys from the log alone."""
         columns = [self.rows.column(f.name).take(pa.array(self._sources(f.name, numbers))) for f in self.rows.schema]
         return pa.Table.from_arrays(columns, schema=self.rows.schema)
+
+    def as_rows(self, numbers: np.ndarray) -> pa.Table:
+        """Return the rows of these keys, which the base file does not hold.
+
+        Raises `UnsupportedTable` if one has no value for a column that no row lacks.
+        """
+        for field in self.rows.schema:
+            filled = self.outcome.filled.get(field.name)
+            if not field.nullable and filled is not None and not filled[numbers].all():
+                raise UnsupportedTable(
+                    f"{int((~filled[numbers]).sum())} partial record(s) (IS_PARTIAL) without column {field.name!r}, of no row",
+                    expected="partial records of existing records",
+                    remedy="their other columns are lost: write these records again",
+                )
+        return self.alone(numbers)
 
     def _patched(self, base: pa.Table, targets: np.ndarray, wins: np.ndarray) -> pa.Table:
         columns = []
