@@ -64,7 +64,7 @@ class Looks:
         """Return uid and head of a table that had no step for so long and has no pending action, as the mirror tells; else None."""
         return None if self._news is None else self._news.at_rest(base_path, quiet_s)
 
-    def moved(self) -> Collection[str] | None:
+    def moved(self) -> set[str] | None:
         """Return the base paths of the tables of which the mirror told news since the last call.
 
         None, too, unless a mirror lives for every shard: any table may have some.

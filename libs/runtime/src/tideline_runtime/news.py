@@ -212,5 +212,6 @@ class News:
         finally:
             log.close()
             with self._mutex:
+                self._moved.update(self._uids)
                 self._told, self._uids, self._others, self._alive_until_s, self._is_read = {}, {}, {}, {}, False
                 self._places += 1

@@ -160,7 +160,7 @@ class OpenTables:
         shared = (self._in_force, self.shards.held(), wanted)
         is_whole, self.has_unseen = not self.has_unseen, self.has_unseen and only is not None
         self._retain(wanted)
-        by_uid = self._places_by_uid()
+        by_uid, is_passed = self._places_by_uid(), False
         if only is None:
             turns = self._resting.awake(wanted, self.looks, self.clock.monotonic_s(), shared if is_whole else None)
         else:
@@ -171,10 +171,11 @@ class OpenTables:
                 if self.search_health is not None:
                     # While storage is away, each table takes as long as its retries.
                     self.search_health.health.beat()
-                table = self._table(chosen, is_named=is_named) if self.owns(chosen) else None
+                is_passed |= not (is_own := self.owns(chosen))
+                table = self._table(chosen, is_named=is_named) if is_own else None
                 if table is not None:
                     yield table
-        if only is None:
+        if only is None and not is_passed:
             self._resting.swept(self.clock.monotonic_s(), shared)
         if self.search_health is not None:
             failures = {base_path: why for base_path, why in self._refused.items() if base_path not in self._left_alone}
@@ -407,6 +408,7 @@ class OpenTables:
             self._note_frozen(table)
         except TidelineError as error:
             self._open.pop(base_path, None)
+            self._resting.wake(base_path)
             self.registry.doubt(base_path)
             (self._left_alone.add if isinstance(error, _OnlyHudis) else self._left_alone.discard)(base_path)
             if self._refused.get(base_path) != str(error):
@@ -460,6 +462,8 @@ class OpenTables:
         if is_asked and not self.is_unchanged(base_path, uid, closed.sequence):
             return None
         self._resting.keep(base_path, closed)
+        if told is None:
+            self._resting.untold(base_path)
         return uid
 
     def is_unchanged(self, base_path: str, uid: str, sequence: int, interval_s: float = 0.0) -> bool:

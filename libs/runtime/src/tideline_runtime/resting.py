@@ -33,7 +33,7 @@ class Resting:
         """Base path → uid."""
         self._by_uid: dict[str, str] | None = None
         self._moved: set[str] = set()
-        """The base paths of the tables of which the mirror told news, and that no visit has looked at since."""
+        """The base paths of the tables that rest and of which the mirror told news that no visit has seen yet, or tells nothing."""
         self._swept: tuple[object, ...] | None = None
         """What all tables shared in the last visit of each; None: the next visit looks at each."""
         self._sweep_at_s = -math.inf
@@ -75,6 +75,10 @@ class Resting:
         """Note that a visit looks at a table, and so at all its news so far."""
         self._moved.discard(base_path)
 
+    def untold(self, base_path: str) -> None:
+        """Note that the mirror tells nothing of a table that rests: each visit looks at it."""
+        self._moved.add(base_path)
+
     def open_once(self) -> None:
         """Have each table opened once more."""
         self._closed.clear()
@@ -98,7 +102,7 @@ class Resting:
         if moved is None or shared is None or shared != self._swept or now_s >= self._sweep_at_s:
             self._swept = None
             return tables
-        self._moved.update(moved)
+        self._moved.update(moved & self._waiting.keys())
 
         def is_due(base_path: str) -> bool:
             closed = self._closed.get(base_path)
