@@ -10,8 +10,8 @@ from tideline_runtime.looks import Looks
 from tideline_runtime.policy import TablePolicy
 
 SWEEP_S = 60.0
-"""Longest time between two visits that ask of each table whether it still rests. In between, a visit asks of those only of which
-the mirror tells news, or whose time has come."""
+"""Time from the end of a visit that asks of each table whether it still rests until the next visit may be such a one. The visits in
+between ask of those only of which the mirror tells news, or whose time has come."""
 
 
 @dataclass(frozen=True, slots=True)
