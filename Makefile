@@ -71,7 +71,7 @@ test-faults: java ## generated inputs and histories, crash points, seeded bugs, 
 	$(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-spark: java ## DataFrames, data source, sink and applications on a local Spark
-	$(PYTEST) $(ON_SPARK) -m "not real and not cluster" -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(ON_SPARK) -m "not real and not cluster"
 
 test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis, real object stores; the chart with helm
 	$(BIN)/python -m tests.real.object_store
@@ -96,10 +96,10 @@ test-cluster: java ## the launcher, HudiTable resources and the chart on a real 
 	$(BIN)/python -m tests.chart.tools
 	$(PYTEST) tests/chart tests/contract -m cluster
 
+# An object store that takes minutes to build is built beside the first tests, which need none.
 conformance: java ## against Apache Hudi 1.2.0 on Spark, 1.2.1 by its Java client, and hudi-rs; all combinations, not only pairs: SAMPLE_STEP=1
-	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.conformance.peers.environment
-	$(PYTEST) tests/conformance
+	$(BIN)/python -m tests.real.object_store & $(PYTEST) tests/conformance; result=$$?; wait $$! && exit $$result
 
 simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_START=0
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --seed-start $(SEED_START)
@@ -202,7 +202,7 @@ e2e: java ## a release on the cluster, from images to helm uninstall, with fault
 	$(BIN)/python -m e2e.fleet
 
 e2e-build: java ## what e2e-short needs: programs of Kubernetes from source, images; left out where no node can run
-	$(BIN)/python -m e2e.fleet --build-only --if-possible
+	$(BIN)/python -m e2e.fleet --short --build-only --if-possible
 
 e2e-short: java ## the short form of it: one table, a driver with an executor, the driver killed; left out where no node can run
 	$(BIN)/python -m e2e.fleet --short --if-possible --store seaweedfs

@@ -70,7 +70,7 @@ class Cluster:
                 with step("Debian packages"):
                     ensure_packages(NODE_PROGRAMS)
             with step("programs"):
-                ensure_programs(folders, _modules(with_node=with_node, with_dns=with_dns), jobs=jobs)
+                ensure_programs(folders, modules(with_node=with_node, with_dns=with_dns), jobs=jobs)
             address = self._address()
             with step("certificates"):
                 ensure_certificates(folders, address)
@@ -156,7 +156,8 @@ class Cluster:
             yield
 
 
-def _modules(*, with_node: bool, with_dns: bool) -> list[Module]:
+def modules(*, with_node: bool = True, with_dns: bool = True) -> list[Module]:
+    """Return what a cluster is built from."""
     if not with_node:
         return [ETCD, KUBERNETES]
     return [module for module in MODULES if with_dns or module is not COREDNS]

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from e2e.cluster.addresses import POD_GATEWAY
-from e2e.cluster.cluster import Cluster
+from e2e.cluster.cluster import Cluster, modules
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.folders import Folders
 from e2e.cluster.needs import missing_for_a_cluster
@@ -55,7 +55,7 @@ def fleet(
         print(f"end-to-end run left out: this machine cannot run a node: it lacks {', '.join(missing)}")
         return
     if build_only:
-        ensure_programs(folders)
+        ensure_programs(folders, modules(with_dns=not short_form))
         ensure_archives(folders, list(IMAGES.values()))
         return
     # What the tests' servers download and build is kept in the same cache.

@@ -397,8 +397,11 @@ class Requests:
     by_metric: float
 
 
-def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -> dict[str, Requests]:
-    """Return the storage requests of each service while all run together on a real object store; the tables are quiet."""
+def requests_per_hour(count: int, folder: Path, settle_s: float, duration_s: float, cores: int) -> dict[str, Requests]:
+    """Return the storage requests of each service while all run together on a real object store; the tables are quiet.
+
+    Counted `settle_s` after the start: each service opens all tables once, in turns.
+    """
     with running_object_store("minio") as server, contextlib.ExitStack() as stack:
         server.make_bucket(BUCKET)
         os.environ.update({**server.settings, "AWS_ALLOW_HTTP": "true"})
@@ -415,7 +418,7 @@ def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -
         }
         # Until the first heartbeat the services ask for themselves.
         wait_until(lambda: services["mirror"].metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, services["mirror"])
-        time.sleep(BEAT_S)
+        time.sleep(max(BEAT_S, settle_s))
         before = {name: (len(proxies[name].requests), service.metric(REQUESTS)) for name, service in services.items()}
         began_s = time.monotonic()
         time.sleep(duration_s)

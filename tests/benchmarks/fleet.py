@@ -236,7 +236,7 @@ def main() -> None:
         console.print(f"{count} tables, {told}", highlight=False)
     for count in given.idle_tables:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
-            show_requests(count, requests_per_hour(count, Path(name), given.idle_s, given.cores), console)
+            show_requests(count, requests_per_hour(count, Path(name), given.settle_s, given.idle_s, given.cores), console)
     rates: dict[str, Rate] = {}
     for variant in variants(given.cores, given.plans, given.spark_plans, given.shared_plans):
         if variant.plans:

@@ -43,6 +43,7 @@ from tideline_table.table import Table
 
 SERVICES = ("mirror", "planner", "launcher", "cleaner")
 COMMITS_PER_SERVICE = 4
+SAY_EACH_S = 60.0
 SETTINGS = {
     "TIDELINE_PLANNER__CLUSTERING_MIN_FILES": str(COMMITS_PER_SERVICE),
     "TIDELINE_PLANNER__CLUSTERING_MIN_COMMITS": str(COMMITS_PER_SERVICE),
@@ -74,10 +75,14 @@ class Seen:
 def write(tables: list[Table], publisher: Publisher, topic: Subscription, per_s: float, duration_s: float) -> tuple[Seen, int]:
     """Commit to the tables in turn. Return what was seen, and the number of commits."""
     seen, began_s, number = Seen(), time.monotonic(), 0
+    said = 0
     while (now_s := time.monotonic() - began_s) < duration_s:
         if now_s < number / per_s:
             seen.take(topic, PAUSE_S)
             continue
+        if now_s >= SAY_EACH_S * (said + 1):
+            said += 1
+            print(f"{now_s:.0f} s: {number} commits, {len(seen.committed)} without an event, {dict(seen.completed)}", flush=True)
         table = tables[number % len(tables)]
         number += 1
         sequence = commit(table, number)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.matrix import Cell, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.service_strategies import Proof, Strategy, impossible, reasons
@@ -83,7 +84,7 @@ class There:
     def options(self) -> dict[str, str]:
         """Those of every write and service."""
         kind = {"hoodie.table.name": NAME, "hoodie.datasource.write.table.type": self.kind.value}
-        return {**COMMON, **KEYS, **EVENT_TIME, **kind, "hoodie.metadata.enable": "false"}
+        return {**COMMON, **QUICK, **KEYS, **EVENT_TIME, **kind, "hoodie.metadata.enable": "false"}
 
     def write(self, chosen: Iterable[Strategy], numbers: Iterable[int], **more: str) -> None:
         """An upsert of the first days of strategies; underscores of option names stand for dots."""

@@ -55,13 +55,21 @@ def _file(module: str) -> Path:
 class Library:
     """Stories made so far. Whole ones are moved to the folders that `kept` names, and those that are there are used again.
 
-    `make_ahead` makes stories in a thread while other tests run. `hudi` gives a peer that only the library asks.
+    `make_ahead` makes stories in a thread while other tests run, and calls `rest` when all are made. `hudi` gives a peer that only
+    the library asks.
     """
 
-    def __init__(self, hudi: Callable[[], ApacheHudi], folder: Path, kept: Callable[[Story], Path] | None = None) -> None:
+    def __init__(
+        self,
+        hudi: Callable[[], ApacheHudi],
+        folder: Path,
+        kept: Callable[[Story], Path] | None = None,
+        rest: Callable[[], None] = lambda: None,
+    ) -> None:
         self._hudi = hudi
         self._folder = folder
         self._kept = kept
+        self._rest = rest
         self._failures: dict[str, tuple[str, str]] = {}
         self._making = threading.Lock()
         """Held while a story is made: one at a time."""
@@ -111,6 +119,8 @@ class Library:
             # Whatever fails here fails again in the test that asks for the story.
             with contextlib.suppress(Exception):
                 self._made(story, ahead=True)
+        with self._making:
+            self._rest()
 
     def _made(self, story: Story, *, ahead: bool) -> Path:
         folder = self._folder / story.name

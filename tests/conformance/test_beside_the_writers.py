@@ -51,7 +51,7 @@ from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
 
-RELEASES = [HUDI_RELEASE, "0.15.0", *(("1.0.2", "1.1.1") if SAMPLE_STEP == 1 else ())]
+RELEASES = [HUDI_RELEASE, *(("1.0.2", "1.1.1") if SAMPLE_STEP == 1 else ())]
 TRIES = 10
 """To stop a job between its inflight file and its completion, which lies some tenths of a second behind."""
 W = "hoodie.datasource.write."
@@ -162,6 +162,10 @@ def test_from_observed_to_left(apache_hudi: ApacheHudi, workdir: Path, release: 
         return
     with ApacheHudi(prepare(release)) as peer:
         _story(Jobs(peer, apache_hudi, path), release)
+
+
+def test_from_observed_to_left_by_jobs_of_an_older_release(apache_hudi: ApacheHudi, older_hudi: ApacheHudi, workdir: Path) -> None:
+    _story(Jobs(older_hudi, apache_hudi, workdir / "trips"), "0.15.0")
 
 
 def _story(jobs: Jobs, release: str) -> None:

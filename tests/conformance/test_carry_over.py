@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.matrix import Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -129,7 +130,7 @@ def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path
     shutil.copytree(tmp_path / "ours", base)  # keeps modification times, by which Apache Hudi places log files
     shutil.rmtree(base / ".hoodie" / ".tideline")
     assert any(CARRIED_KEY in path.read_text() for path in (base / ".hoodie").glob("*.replacecommit"))
-    options = {**COMMON, **KEYS, "hoodie.table.name": "trips", "hoodie.datasource.write.operation": "upsert"}
+    options = {**COMMON, **QUICK, **KEYS, "hoodie.table.name": "trips", "hoodie.datasource.write.operation": "upsert"}
     options |= EVENT_TIME if ordering else {}
     apache_hudi.write(base, rows([2, 6], 20), options)
     model = pa.concat_tables([rows([2, 6], 20), model.slice(1, 6), model.slice(8)])

@@ -6,7 +6,7 @@ Each query of changes of Apache Hudi shows, write for write, what `Table.changes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ import pytest
 from tests.conformance.both_in_turn import SHARING
 from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
-from tests.conformance.peers.environment import prepare
 
 import tideline
 from tideline_locks import open_hudi_lock
@@ -59,12 +58,6 @@ def shown_here(table: tideline.Table) -> list[Change]:
     return sorted(found)
 
 
-@pytest.fixture(scope="module")
-def older() -> Iterator[ApacheHudi]:
-    with ApacheHudi(prepare("0.15.0")) as peer:
-        yield peer
-
-
 CASES = [
     (Kind.COW, "data_before_after", 6),
     (Kind.MOR, "data_before_after", 6),
@@ -76,7 +69,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "mode", "version"), CASES)
-def test_written_here(kind: Kind, mode: str, version: int, apache_hudi: ApacheHudi, older: ApacheHudi, workdir: Path) -> None:
+def test_written_here(kind: Kind, mode: str, version: int, apache_hudi: ApacheHudi, older_hudi: ApacheHudi, workdir: Path) -> None:
     base = workdir / "trips"
     more = {"hoodie.table.cdc.supplemental.logging.mode": mode, W + "table.type": kind.value}
     table = tideline.create(base, schema=SCHEMA, options={**OPTIONS, **more}, table_version=version)
@@ -90,7 +83,7 @@ def test_written_here(kind: Kind, mode: str, version: int, apache_hudi: ApacheHu
         table.upsert(rows([2], 5))
     expected = shown_here(table)
     assert {change[1] for change in expected} == {"i", "u", "d"}
-    for peer in (apache_hudi, older) if version == 6 else (apache_hudi,):
+    for peer in (apache_hudi, older_hudi) if version == 6 else (apache_hudi,):
         assert peer.read(base).num_rows == table.read().num_rows
         if kind is Kind.MOR and version == 6 and peer is apache_hudi:
             # Not of its own tables of version 6, either: it takes the file of a delta commit for Avro.
@@ -101,16 +94,16 @@ def test_written_here(kind: Kind, mode: str, version: int, apache_hudi: ApacheHu
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_written_there_then_in_turn(kind: Kind, older: ApacheHudi, workdir: Path) -> None:
+def test_written_there_then_in_turn(kind: Kind, older_hudi: ApacheHudi, workdir: Path) -> None:
     base, job = workdir / "trips", {**OPTIONS, W + "table.type": kind.value, "hoodie.clean.automatic": "false"}
     for operation, numbers, ts in (("upsert", range(6), 1), ("upsert", [1, 2, 9], 2), ("delete", [0], 3)):
-        older.write(base, rows(numbers, ts), {**job, W + "operation": operation})
-    expected = shown_there(older, base)
+        older_hudi.write(base, rows(numbers, ts), {**job, W + "operation": operation})
+    expected = shown_there(older_hudi, base)
     assert len(expected) == 10
     assert shown_here(tideline.open(base)) == expected
     share_table(Table.open(str(base)), SHARING, open_hudi_lock)
     table = tideline.open(base)
     table.upsert(rows([2, 11], 4))
     table.delete(["k9"])
-    assert shown_there(older, base)[: len(expected)] == expected
-    assert [change[1] for change in shown_there(older, base)[len(expected) :]] == ["i", "u", "d"]
+    assert shown_there(older_hudi, base)[: len(expected)] == expected
+    assert [change[1] for change in shown_there(older_hudi, base)[len(expected) :]] == ["i", "u", "d"]

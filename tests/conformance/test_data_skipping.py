@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.plans import schedule_compaction
 from tests.unit.table.tables import QUIET
@@ -159,6 +160,7 @@ def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: Ap
     Differences are in docs/design/data-skipping.md.
     """
     options = {
+        **QUICK,
         "hoodie.table.name": "t",
         "hoodie.datasource.write.recordkey.field": "id",
         "hoodie.datasource.write.partitionpath.field": "p",

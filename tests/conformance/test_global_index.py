@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import Turns, trips
+from tests.conformance.both_in_turn import QUICK, Turns, trips
 from tests.conformance.matrix import KEY, Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -97,6 +97,7 @@ def test_a_late_row_becomes_visible_behind_a_deletion(apache_hudi: ApacheHudi, w
     """To both, a key that a log file deleted is a new one for a global index: docs/design/merge-on-read.md."""
     index = {"hoodie.index.type": "GLOBAL_SIMPLE"}
     settings = {
+        **QUICK,
         **index,
         **NEW_TABLE,
         "hoodie.table.name": "t",

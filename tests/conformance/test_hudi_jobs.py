@@ -6,7 +6,7 @@ other refuses, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed, SaveMode
 
 from tideline_spark.data_source import register
 from tideline_spark.frames import NAME
-from tideline_spark.session import local_session, stop_session
 from tideline_table.errors import TidelineError
 from tideline_table.hudi import WRITE_ACTIONS
 from tideline_table.table import Table
@@ -284,14 +283,6 @@ JOBS: dict[str, list[Save | Query]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = local_session("jobs", 2, extra={"spark.sql.shuffle.partitions": "2"}, short_lived=True)
-    register(session)
-    yield session
-    stop_session(session)
-
-
 @dataclass(frozen=True)
 class There:
     """The job as it is written, by Apache Hudi."""
@@ -353,6 +344,7 @@ def content(found: pa.Table, query: Query) -> list[dict[str, Any]]:
 @pytest.mark.every_fourth
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_of_hudi_gives_the_same_rows_here(apache_hudi: ApacheHudi, spark: SparkSession, workdir: Path, name: str) -> None:
+    register(spark)
     here, there = Here(spark, workdir / "here"), There(apache_hudi, workdir / "there")
     for number, step in enumerate(JOBS[name]):
         if isinstance(step, Save):

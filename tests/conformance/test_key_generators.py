@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import SHARING
+from tests.conformance.both_in_turn import QUICK, SHARING
 from tests.conformance.peers.apache_hudi import ApacheHudi
 
 import tideline
@@ -54,6 +54,7 @@ COLUMNS = {
 }
 ROWS = pa.table(COLUMNS)
 BASE = {
+    **QUICK,
     "hoodie.table.name": "keys",
     "hoodie.datasource.write.table.type": "COPY_ON_WRITE",
     "hoodie.datasource.write.operation": "insert",

@@ -128,6 +128,23 @@ def test_closing_leaves_the_rest_unmade(shelf: Library, peer: Peer) -> None:
     assert peer.made == ["one 0"]
 
 
+def test_the_peer_rests_when_all_is_made_and_is_asked_again(peer: Peer, tmp_path: Path) -> None:
+    rested = threading.Event()
+    asked: list[bool] = []
+
+    def hudi() -> Peer:
+        asked.append(rested.is_set())
+        return peer
+
+    ahead, later = peer.story("ahead", nothing), peer.story("later", nothing)
+    with closing(Library(hudi, tmp_path, rest=rested.set)) as made:  # type: ignore[arg-type,return-value]
+        made.make_ahead([ahead])
+        assert rested.wait(WAIT_S)
+        assert peer.made == ["ahead 0"]
+        assert made.step(later, "step 0").snapshot == ROWS
+    assert asked == [False, True]
+
+
 def test_whole_stories_are_kept_for_the_next_session(peer: Peer, tmp_path: Path) -> None:
     def fails() -> None:
         raise PeerFailed("java.lang.Oops", "no")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.matrix import Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -148,7 +149,7 @@ def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path
     base = tmp_path / "theirs"
     shutil.copytree(tmp_path / "ours", base)  # keeps modification times, by which Apache Hudi places log files
     shutil.rmtree(base / ".hoodie" / ".tideline")
-    options = {**COMMON, **KEYS, "hoodie.table.name": "trips", "hoodie.datasource.write.operation": "upsert"}
+    options = {**COMMON, **QUICK, **KEYS, "hoodie.table.name": "trips", "hoodie.datasource.write.operation": "upsert"}
     if ordering:
         options |= EVENT_TIME
     logs = {"hoodie.log.compaction.enable": "true", "hoodie.log.compaction.inline": "true"}

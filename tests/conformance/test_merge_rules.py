@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import FAST, NAME
+from tests.conformance.both_in_turn import FAST, NAME, QUICK
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.merge_writes import UNAVAILABLE, WRITES, Row
 from tests.conformance.peers.apache_hudi import ApacheHudi
@@ -58,8 +58,7 @@ class Case:
             "hoodie.parquet.small.file.limit": "0",
             "hoodie.clean.automatic": "false",
             "hoodie.compact.inline": "false",
-            "hoodie.embed.timeline.server": "false",
-            "hoodie.write.markers.type": "DIRECT",
+            **QUICK,
         }
 
     def rows(self, written: list[Row]) -> pa.Table:

@@ -5,7 +5,6 @@ Spark's own ORC hides a method that Hudi's writers need to read a footer, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pytest
 from tests.conformance.matrix import Comparison
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
-from tests.conformance.peers.environment import prepare
 from tests.conformance.stories.story import COMMON
 
 import tideline
@@ -57,41 +55,34 @@ def rows(numbers: range, ts: int) -> pa.Table:
     return pa.Table.from_pylist([row(n) for n in numbers], SCHEMA)
 
 
-@pytest.fixture(scope="module")
-def older() -> Iterator[ApacheHudi]:
-    """Of 1.2.0, only merge-on-read tables are read."""
-    with ApacheHudi(prepare("0.15.0")) as peer:
-        yield peer
-
-
-def test_written_there_and_read_here(older: ApacheHudi, workdir: Path) -> None:
+def test_written_there_and_read_here(older_hudi: ApacheHudi, workdir: Path) -> None:
     base, compare = workdir / "trips", Comparison()
     for operation, numbers in (("bulk_insert", range(20)), ("insert", range(20, 30))):
-        older.write(base, rows(numbers, 1), {**JOB, W + "operation": operation})
+        older_hudi.write(base, rows(numbers, 1), {**JOB, W + "operation": operation})
     table = tideline.open(base)
-    compare.rows(table.read(meta_fields=True), older.read(base), "snapshot")
-    first, _ = (at.instant for at in older.timeline(base))
-    compare.rows(table.read(meta_fields=True, as_of=first), older.read(base, as_of=first), "as of the first write")
+    compare.rows(table.read(meta_fields=True), older_hudi.read(base), "snapshot")
+    first, _ = (at.instant for at in older_hudi.timeline(base))
+    compare.rows(table.read(meta_fields=True, as_of=first), older_hudi.read(base, as_of=first), "as of the first write")
     later = table.incremental(first, meta_fields=True).read()
-    compare.rows(later, older.read(base, "incremental", begin=first), "after the first write")
+    compare.rows(later, older_hudi.read(base, "incremental", begin=first), "after the first write")
     assert table.lookup(["k007", "k025"], ["id"]).sort_by("id").to_pylist() == [{"id": "k007"}, {"id": "k025"}]
     with pytest.raises(PeerFailed, match="UserMetadataItem"):
-        older.write(base, rows(range(5), 2), {**JOB, W + "operation": "upsert", "hoodie.index.type": "BLOOM"})
+        older_hudi.write(base, rows(range(5), 2), {**JOB, W + "operation": "upsert", "hoodie.index.type": "BLOOM"})
 
 
-def test_written_here_and_read_there(older: ApacheHudi, workdir: Path) -> None:
+def test_written_here_and_read_there(older_hudi: ApacheHudi, workdir: Path) -> None:
     base, compare = workdir / "trips", Comparison()
     table = tideline.create(base, schema=SCHEMA, key="id", partition="part", ordering="ts", options=ORC)
 
     def agree(what: str) -> None:
-        compare.rows(table.read(meta_fields=True), older.read(base), what)
+        compare.rows(table.read(meta_fields=True), older_hudi.read(base), what)
 
     first = table.upsert(rows(range(20), 1)).instant
     agree("inserted")
     table.upsert(rows(range(10, 25), 2))
     table.delete(where="id < 'k004'")
     agree("updated and deleted")
-    compare.rows(table.read(meta_fields=True, as_of=first), older.read(base, as_of=first), "as of the first write")
+    compare.rows(table.read(meta_fields=True, as_of=first), older_hudi.read(base, as_of=first), "as of the first write")
     table.bulk_insert(rows(range(40, 50), 1))
     assert table.maintenance.cluster(options={"hoodie.clustering.plan.strategy.sort.columns": "day"}).rows_rewritten
     agree("clustered")

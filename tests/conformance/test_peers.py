@@ -184,6 +184,7 @@ def test_errors_of_the_far_side_carry_the_java_message(apache_hudi: ApacheHudi, 
     assert apache_hudi.sql("select 1 as one") == [{"one": 1}]
 
 
+@pytest.mark.ends_hudi(2)
 def test_a_request_past_its_limit_fails_and_the_next_one_is_served(apache_hudi: ApacheHudi) -> None:
     limited = "java_method('java.lang.Thread', 'sleep', bigint(60000))"
     before = apache_hudi.process_id

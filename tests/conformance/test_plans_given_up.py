@@ -24,7 +24,7 @@ from tideline_table.log.action import ActionRecord
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("alone")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("alone"), pytest.mark.ends_hudi(1)]
 
 WAIT_S = 400.0
 SILENCE_S = 61.0

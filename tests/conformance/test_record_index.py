@@ -11,6 +11,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import LAYOUTS, rows
@@ -198,6 +199,7 @@ def _history(kind: Kind) -> list[tuple[pa.Table, str]]:
 
 def _settings(kind: Kind, *, moves: bool) -> dict[str, str]:
     return {
+        **QUICK,
         "hoodie.table.name": "trips",
         "hoodie.datasource.write.table.type": "COPY_ON_WRITE" if kind is Kind.COW else "MERGE_ON_READ",
         "hoodie.datasource.write.recordkey.field": "id",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.rows import difference
 
@@ -47,6 +48,7 @@ TYPES = {
 }
 ROWS = pa.table(TYPES)
 BASE = {
+    **QUICK,
     "hoodie.table.name": "types",
     "hoodie.datasource.write.recordkey.field": "id",
     "hoodie.datasource.write.partitionpath.field": "",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.matrix import Cell, Kind, Matrix
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -27,7 +28,7 @@ from tideline_table.table import Table
 
 pytestmark = pytest.mark.timeout(900)
 
-OPTIONS = {**COMMON, **KEYS, **EVENT_TIME, "hoodie.table.name": NAME, "hoodie.metadata.enable": "false"}
+OPTIONS = {**COMMON, **QUICK, **KEYS, **EVENT_TIME, "hoodie.table.name": NAME, "hoodie.metadata.enable": "false"}
 PARTITIONS = "hoodie.clustering.plan.strategy.partition.selected"
 EVERY_GROUP = "hoodie.clustering.plan.strategy.max.num.groups"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,16 +12,18 @@ import pytest
 from tests.conformance.both_in_turn import FAST, Turns, abandoned_write, trips
 from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.simulation.faults import SAMPLE_STEP
 
+import tideline
 from tideline_locks import open_hudi_lock
 from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction, run_log_compaction
 from tideline_table.errors import TableUpgraded, UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.log.plan import CompactionPlanned
-from tideline_table.log_format import scan_log
+from tideline_table.log_format import LogBlock, scan_log
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
@@ -569,3 +571,60 @@ def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) 
     assert after.select(columns).sort_by("id").equals(before.select(columns).sort_by("id"))
     merge(range(1, 3), 6, "price")
     turns.agree(compare, "they merged into our base files", 8)
+
+
+@pytest.mark.parametrize(("version", "blocks"), [(9, "parquet"), (8, "avro")])
+def test_partial_records_of_tideline(apache_hudi: ApacheHudi, workdir: Path, version: int, blocks: str) -> None:
+    """Updates and merges write the columns that they assign. Apache Hudi and hudi-rs read them, and both sides compact them."""
+    partial = {"hoodie.spark.sql.merge.into.partial.updates": "true"}
+    turns = Turns(apache_hudi, workdir / "parts", Kind.MOR, partial, version=version, request={"ordering_field": ""})
+    turns.create_here()
+    turns.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    theirs = {key: text for key, text in turns.hudi_options.items() if key != "hoodie.datasource.write.precombine.field"}
+    apache_hudi.sql(f"create table own_parts_{version} using hudi location '{turns.path}'")
+    options = {**FAST, **partial, "hoodie.logfile.data.block.format": blocks}
+    compare = Comparison()
+
+    def agree(what: str) -> list[dict[str, object]]:
+        found = turns.agree(compare, what, 8)
+        compare.rows(found, read_hudi_rs(turns.path), f"{what}, by hudi-rs")
+        return found.select(["id", "ts", "price", "amount", "tags"]).sort_by("id").to_pylist()
+
+    def change(write: Callable[[tideline.Table], object]) -> None:
+        write(tideline.open(turns.path, options=options))
+
+    change(lambda table: table.update({"price": 7.5}, "id < 'k0006'"))
+    assert {block.is_partial for block in log_blocks(turns)} == {True}
+    source = pa.table({"id": ["k0001", "k0003", "k0009"], "part": ["p1"] * 3, "ts": [3] * 3, "price": [3.0] * 3})
+    on = "target.id = source.id and target.part = source.part"
+    change(lambda table: table.merge(source, on).when_matched_update({"ts": "source.ts", "tags": ["merged"]}).execute())
+    before = agree("we updated and merged")
+    assert [row["price"] for row in before][:6] == [7.5] * 6
+    assert [(row["ts"], row["tags"]) for row in before if row["id"] in ("k0001", "k0003")] == [(3, ["merged"])] * 2
+    apache_hudi.write(turns.path, trips(range(2, 4), 4), {**theirs, "hoodie.datasource.write.operation": "upsert"})
+    change(lambda table: table.update({"tags": None}, "id = 'k0003' or id = 'k0005'"))
+    before = agree("we updated rows that they wrote")
+    assert schedule_compaction(turns.open(), AT_ONCE)
+    assert run_compaction(turns.open())
+    assert agree("we compacted") == before
+    change(lambda table: table.update({"amount": "amount + 1"}, "id > 'k0004'"))
+    before = agree("we updated behind our compaction")
+    at_once = {key: str(value) for key, value in AT_ONCE.items()}
+    apache_hudi.sql(f"call run_compaction(op => 'scheduleAndExecute', path => '{turns.path}')", {**theirs, **at_once})
+    assert not log_blocks(turns)
+    assert agree("they compacted") == before
+    change(lambda table: table.update({"price": 9.5}, "id = 'k0001' or id = 'k0002'"))
+    rows = "select 'k0001' as id, 'p1' as part, 9L as ts, array('theirs') as tags"
+    apache_hudi.sql(
+        f"merge into own_parts_{version} t using ({rows}) s on t.id = s.id and t.part = s.part "
+        "when matched then update set ts = s.ts, tags = s.tags",
+        theirs,
+    )
+    found = {row["id"]: (row["ts"], row["price"], row["tags"]) for row in agree("they merged behind our update")}
+    assert (found["k0001"], found["k0002"][:2]) == ((9, 9.5, ["theirs"]), (4, 9.5))
+
+
+def log_blocks(turns: Turns) -> list[LogBlock]:
+    """The blocks of the newest slices."""
+    table = turns.open()
+    return [block for found in table.slices() for path in found.log_paths for block in scan_log(table.storage, path).blocks]

@@ -78,6 +78,9 @@ BY_INDEX = {
     "hoodie.metadata.index.partition.stats.enable": "true",
     "hoodie.metadata.index.column.stats.enable": "true",
     "hoodie.metadata.record.index.enable": "true",
+    # The default of ten, which test_shared_record_index.py has, makes of each write of Apache Hudi so many more.
+    "hoodie.metadata.global.record.level.index.min.filegroup.count": "2",
+    "hoodie.metadata.global.record.level.index.max.filegroup.count": "2",
     "hoodie.index.type": "RECORD_INDEX",
     "hoodie.metadata.compact.max.delta.commits": "4",
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.conformance.both_in_turn import QUICK
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.simulation.faults import SAMPLE_STEP
 
@@ -86,6 +87,7 @@ CONDITIONS = [
 
 def options(kind: str, version: int) -> dict[str, str]:
     return {
+        **QUICK,
         "hoodie.table.name": "t",
         "hoodie.datasource.write.table.type": kind,
         "hoodie.datasource.write.recordkey.field": "id",

@@ -6,7 +6,6 @@ routing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +17,12 @@ from tests.conformance.stories.schemas import ADDED, FIRST, NESTED, WIDER, evolv
 from tests.conformance.written_here import BASE, Readers, rows
 from tests.plans import schedule_compaction
 
-from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
 from tideline_table.action import run_compaction
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 NOW = {"hoodie.compact.inline.max.delta.commits": 1}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = local_session("conformance", 2, extra={"spark.sql.shuffle.partitions": "2"}, short_lived=True)
-    yield session
-    stop_session(session)
 
 
 @pytest.mark.parametrize("kind", list(TableType))

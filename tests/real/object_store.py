@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.fs as pafs
-from tests.artifacts import REPOSITORY_ROOT, cache_folder, ensure_artifacts
+from tests.artifacts import REPOSITORY_ROOT, cache_folder, ensure_artifacts, locked
 from tests.real.ports import free_ports
 
 from tideline_table.errors import TidelineError
@@ -200,10 +200,13 @@ def minio_binary() -> Path:
         return Path(installed)
     if shutil.which("go") is None:
         raise ObjectStoreFailed("no minio and no go on the PATH: install either, or run pytest with -m 'not real'")
-    with _beside(target) as folder:
-        environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0"}
-        _run(["go", "install", "-ldflags=-s -w", f"{MINIO_MODULE}@{MINIO_VERSION}"], BUILD_TIMEOUT_S, environment)
-        os.replace(folder / "minio", target)
+    # Who comes while another process builds it waits.
+    with locked(cache_folder() / "minio.lock"):
+        if not target.exists():
+            with _beside(target) as folder:
+                environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0"}
+                _run(["go", "install", "-ldflags=-s -w", f"{MINIO_MODULE}@{MINIO_VERSION}"], BUILD_TIMEOUT_S, environment)
+                os.replace(folder / "minio", target)
     return target
 
 

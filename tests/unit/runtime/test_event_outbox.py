@@ -6,6 +6,7 @@ import threading
 from contextlib import closing
 
 import pytest
+import structlog.testing
 
 from tideline_events import DECISIONS, EventLogUnavailable, InvalidEvent, VerdictEvent, decode
 from tideline_runtime import event_outbox
@@ -94,6 +95,19 @@ def test_errors_that_no_wait_cures_reach_the_service(link, outbox, monkeypatch):
         outbox.check()
     outbox.check()
     assert published(link) == ["verdict 0"]
+
+
+def test_an_error_that_stays_has_one_traceback(link, outbox, monkeypatch):
+    failing(link, monkeypatch, *(ValueError("no such topic") for _ in range(3)))
+    with structlog.testing.capture_logs() as logged:
+        outbox.start()
+        outbox.put(verdict(1))
+        assert outbox.drained(60)
+    said = [line for line in logged if line["event"] == "events cannot be published"]
+    assert [line["log_level"] for line in said] == ["error", "warning", "warning"]
+    assert ["exc_info" in line for line in said] == [True, False, False]
+    with pytest.raises(ValueError, match="no such topic"):
+        outbox.check()
 
 
 def test_the_end_publishes_what_waits_and_does_not_wait_for_ever(link, monkeypatch):

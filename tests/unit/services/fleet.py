@@ -132,7 +132,7 @@ def hint(service, table):
 def known_sequence(service, table):
     """The newest step of a table that a service knows, whether the table is open there or rests."""
     tables, found = service._tables, service._tables.by_uid(table.uid)
-    return tables._resting[tables.resting()[table.uid]][0] if found is None else found.state.sequence
+    return tables._resting._closed[tables.resting()[table.uid]].sequence if found is None else found.state.sequence
 
 
 def update(table, first):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.unit.services.fleet import Fleet, known_sequence, write
@@ -12,11 +14,12 @@ from tests.unit.services.test_launcher import HeldPlatform, running
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
-from tideline_events import MIRRORS, TABLES, EventLogUnavailable, Heartbeat, encode
+from tideline_events import MIRRORS, TABLES, EventLogUnavailable, Heartbeat, decode, encode
 from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.settings import LauncherSettings
 from tideline_lock_service.service import LockService
 from tideline_lock_service.settings import LockServiceSettings
+from tideline_mirror import positions
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.notices import ALIVE_S
 from tideline_mirror.pace import FRESHNESS_S, QUIET_FRACTION
@@ -24,10 +27,14 @@ from tideline_mirror.settings import MirrorSettings
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime import open_tables
+from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.looks import REST_AFTER_S, UNSEEN_REST_AFTER_S
 from tideline_runtime.metrics import STORAGE_REQUESTS
 from tideline_runtime.news import MISSED_BEATS, News
 from tideline_runtime.registry import RESTING_S
+from tideline_runtime.resting import SWEEP_S
+from tideline_runtime.search_health import SearchHealth
+from tideline_runtime.shards import StaticShards
 from tideline_table.action import Outcome, TableService, request_clustering, run_clustering
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.errors import StorageError
@@ -413,6 +420,37 @@ def let_rest(fleet: Fleet, kind: type, settings: type, name: str, *more: object,
     return service
 
 
+def test_a_visit_of_all_tables_passes_over_those_that_rest_and_have_no_news(fleet: Fleet) -> None:
+    tables = [fleet.create(f"idle{number}") for number in range(3)]
+    for table in tables:
+        write(table, 0)
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner")
+    planner._visits._hinted = HintedTables()  # no event of the timeline names a table
+    asked: list[str] = []
+    rests = planner._tables.waits
+    planner._tables.waits = lambda base_path: asked.append(base_path) or rests(base_path)
+
+    def tick(seconds: float) -> list[str]:
+        asked.clear()
+        fleet.clock.advance(seconds)
+        planner.tick()
+        return sorted(asked)
+
+    assert [tick(5), tick(5), tick(5)] == [[], [], []]
+    # One has news, of which no event of the timeline told this service.
+    write(tables[1], 100)
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    mirror.tick()
+    planner._tables.looks._news.take(fleet.event_log.tail([TABLES.name]).poll(0)[-1:], is_at_end=True)
+    assert tick(5) == [tables[1].storage.root]
+    assert known_sequence(planner, tables[1]) == tables[1].state.sequence
+    assert tick(5) == [], "that one is open now"
+    assert len(tick(SWEEP_S)) == 2, "each of the others is asked at times"
+    assert tick(5) == []
+    assert len(tick(MISSED_BEATS * 60)) == 2, "no mirror lives any more"
+    assert len(tick(5)) == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "name"), [(PlannerService, PlannerSettings, "planner"), (LauncherService, LauncherSettings, "launcher")]
 )
@@ -494,3 +532,114 @@ def test_the_mirror_goes_on_with_a_table_that_it_does_not_close(fleet: Fleet) ->
     assert mirror._tables.by_uid(table.uid) is not None
     assert table.uid in mirror._cursors
     assert mirror._in_order == {table.uid: table.state.sequence}
+
+
+def test_a_table_that_rests_and_whose_check_fails_is_asked_again_by_the_next_visit(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as one that rests: visits passed over it, and its error stayed, until all tables were asked again."""
+    tables = [fleet.create(f"idle{number}") for number in range(2)]
+    for table in tables:
+        write(table, 0)
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner")
+    found, away, exists = planner._tables, tables[0].storage.root, open_tables.exists
+    shown: list[tuple[int, set[str]]] = []
+    monkeypatch.setattr(SearchHealth, "opened", lambda _, count, failures: shown.append((count, set(failures))))
+    with monkeypatch.context() as patched:
+        patched.setattr(open_tables, "exists", lambda at, path: unreachable(at) if at.root == away else exists(at, path))
+        patched.setattr(News, "at_rest", lambda *_: None)  # the mirror tells nothing of these tables
+        fleet.clock.advance(SWEEP_S)
+        planner.tick()
+    assert shown[-1] == (1, {away})
+    assert found.resting().keys() == {tables[1].uid}
+    fleet.clock.advance(5)
+    planner.tick()
+    assert not found.refusals()
+    assert shown[-1] == (2, set())
+
+
+def test_news_of_other_tables_are_not_kept(fleet: Fleet) -> None:
+    """Names of tables that come and go elsewhere gathered for as long as the service ran."""
+    table = fleet.create("idle0")
+    write(table, 0)
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner")
+    record = decode(fleet.event_log.tail([TABLES.name]).poll(0)[-1])
+    for number in range(3):
+        place = replace(record.table, uid=str(uuid4()), base_path=f"s3://b/{number}")
+        elsewhere = replace(record, table=place, fleet="other")
+        planner._tables.looks._news.take([encode(elsewhere)], is_at_end=True)
+        fleet.clock.advance(5)
+        planner.tick()
+    assert planner._tables._resting._moved <= {table.storage.root}
+
+
+def test_a_table_that_was_passed_over_while_its_shard_was_lost_is_looked_at_by_the_next_visit(fleet: Fleet) -> None:
+    table = fleet.create("idle0")
+    write(table, 0)
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner")
+    write(table, 100)
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    mirror.tick()
+    planner._tables.looks._news.take(fleet.event_log.tail([TABLES.name, MIRRORS.name]).poll(0), is_at_end=True)
+    held, planner._tables.shards = planner._tables.shards, Lapsed()
+    fleet.clock.advance(SWEEP_S)
+    planner.tick()
+    planner._tables.shards = held
+    fleet.clock.advance(5)
+    planner.tick()
+    assert known_sequence(planner, table) == table.state.sequence
+
+
+class Lapsed(StaticShards):
+    """The lease of the one shard ends when the visit has just begun."""
+
+    def term(self, shard: int) -> str | None:
+        return None
+
+
+def test_a_table_that_rests_and_that_the_mirror_leaves_is_asked_by_each_visit(fleet: Fleet) -> None:
+    """As is one of which nothing is told since the event log was opened again."""
+    table = fleet.create("idle0")
+    write(table, 0)
+    planner = let_rest(fleet, PlannerService, PlannerSettings, "planner")
+    told = decode(fleet.event_log.tail([TABLES.name]).poll(0)[-1])
+    planner._tables.looks._news.take([encode(replace(told, health="unmanaged"))], is_at_end=True)
+    for _ in range(3):
+        fleet.clock.advance(5)
+        planner.tick()
+    assert planner._tables.resting()
+    write(table, 100)
+    fleet.clock.advance(5)
+    planner.tick()
+    assert known_sequence(planner, table) == table.state.sequence
+
+
+def test_a_step_told_during_the_first_visit_of_a_mirror_does_not_wait_for_the_look_at_a_resting_table(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first visit of many tables is long, and the mirror knows its tables only when it has ended."""
+    tables = [fleet.create(f"idle{number}") for number in range(2)]
+    for table in tables:
+        write(table, 0)
+    before, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    before.tick()
+    fleet.stop(before)
+    fleet.clock.advance(REST_AFTER_S)
+    monkeypatch.setattr(positions, "OPENING_S", 0.0)  # others have their turn for many visits
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    notices, log = mirror._notices, "/.hoodie/.tideline/log/"
+    notices.take([f"{tables[1].storage.root}{log}{1:020d}.json"])
+    know = notices.know
+
+    def beside(known: dict[str, str]) -> None:
+        if not notices._uids:
+            write(tables[0], 100)
+            notices.take([f"{tables[0].storage.root}{log}{tables[0].state.sequence:020d}.json"])
+        know(known)
+
+    monkeypatch.setattr(notices, "know", beside)
+    for _ in range(3):
+        mirror.tick()
+        fleet.clock.advance(5)
+        notices.take(())
+    assert fleet.event_log.cursor(tables[0].uid).sequence == tables[0].state.sequence

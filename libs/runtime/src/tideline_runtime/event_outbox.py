@@ -32,6 +32,7 @@ class EventOutbox:
         self._dropped = 0
         self._is_closing = False
         self._failure: Exception | None = None
+        self._said = ""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="event-outbox", daemon=True)
 
@@ -113,7 +114,12 @@ class EventOutbox:
         return False
 
     def _fail(self, error: Exception) -> None:
-        _log.error("events cannot be published", exc_info=error)
+        # A wrong setting fails each try: its traceback comes once.
+        if (reason := repr(error)) == self._said:
+            _log.warning("events cannot be published", reason=reason)
+        else:
+            _log.error("events cannot be published", exc_info=error)
+        self._said = reason
         with self._changed:
             self._failure = error
 

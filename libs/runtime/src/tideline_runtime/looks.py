@@ -64,6 +64,13 @@ class Looks:
         """Return uid and head of a table that had no step for so long and has no pending action, as the mirror tells; else None."""
         return None if self._news is None else self._news.at_rest(base_path, quiet_s)
 
+    def moved(self) -> set[str] | None:
+        """Return the base paths of the tables of which the mirror told news since the last call.
+
+        None, too, unless a mirror lives for every shard: any table may have some.
+        """
+        return None if self._news is None else self._news.moved()
+
     def audit_at_s(self, base_path: str) -> float:
         """Return when a table is refreshed although the mirror tells that it has no news."""
         return self._audit_at_s[base_path]
@@ -113,9 +120,9 @@ class Looks:
     def retain(self, base_paths: Collection[str]) -> None:
         """Forget all other tables."""
         for known in (self._looked_at_s, self._identified_at_s, self._audit_at_s):
-            for base_path in known.keys() - set(base_paths):
+            for base_path in known.keys() - base_paths:
                 del known[base_path]
-        self._owed &= set(base_paths)
+        self._owed.intersection_update(base_paths)
 
     def close(self) -> None:
         """End what reads the news."""

@@ -54,6 +54,8 @@ class News:
         """By uid: base path and health of the tables of the fleet that are not believed."""
         self._alive_until_s: dict[tuple[int, int], float] = {}
         """By shard and number of shards: when the shard's heartbeats count as missing, on the monotonic clock."""
+        self._moved: set[str] = set()
+        """The base paths of the tables of which anything was told since the last call of `moved`."""
         self._is_read = False
         self._places = 0
         self._tried = threading.Event()
@@ -103,10 +105,16 @@ class News:
     def places(self) -> int | None:
         """Return a number that changes when tables appear or vanish; None unless a mirror lives for every shard."""
         with self._mutex:
-            now_s = self._clock.monotonic_s()
-            alive = {(shard, count) for (shard, count), until_s in self._alive_until_s.items() if now_s < until_s}
-            whole = {count for _, count in alive if all((shard, count) in alive for shard in range(count))}
-            return self._places if self._is_read and whole else None
+            return self._places if self._all_live() else None
+
+    def moved(self) -> set[str] | None:
+        """Return the base paths of the tables of which anything was told since the last call.
+
+        None unless a mirror lives for every shard.
+        """
+        with self._mutex:
+            moved, self._moved = self._moved, set()
+            return moved if self._all_live() else None
 
     def take(self, records: Iterable[Record], *, is_at_end: bool) -> None:
         """Take in records of `tideline.tables` and `tideline.mirrors`, in order. `is_at_end`: all that was there is read."""
@@ -128,6 +136,11 @@ class News:
             with self._mutex:
                 self._is_read = True
 
+    def _all_live(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        alive = {(shard, count) for (shard, count), until_s in self._alive_until_s.items() if now_s < until_s}
+        return self._is_read and any(all((shard, count) in alive for shard in range(count)) for _, count in alive)
+
     def _looks_at(self, base_path: str) -> bool:
         now_s = self._clock.monotonic_s()
         return self._is_read and any(
@@ -136,6 +149,7 @@ class News:
 
     def _note(self, record: TableRecord) -> None:
         table, known = record.table, self._told.get(record.table_uid)
+        self._moved.add(table.base_path)
         is_own = (record.fleet or "") == self._settings.fleet
         believed = record.health == HEALTHY and record.sharing == EXCLUSIVE and is_own
         if not believed or (known is not None and known.base_path != table.base_path):
@@ -155,6 +169,7 @@ class News:
     def _forget(self, uid: str) -> None:
         told = self._told.pop(uid, None)
         if told is not None:
+            self._moved.add(told.base_path)
             self._places += 1
             self._uids[told.base_path].discard(uid)
             if not self._uids[told.base_path]:
@@ -197,5 +212,6 @@ class News:
         finally:
             log.close()
             with self._mutex:
+                self._moved.update(self._uids)
                 self._told, self._uids, self._others, self._alive_until_s, self._is_read = {}, {}, {}, {}, False
                 self._places += 1

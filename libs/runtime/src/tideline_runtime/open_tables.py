@@ -15,6 +15,7 @@ from tideline_runtime.looks import UNSEEN_REST_AFTER_S, Looks
 from tideline_runtime.news import News
 from tideline_runtime.policy import LivePolicies, Policies, TablePolicy
 from tideline_runtime.registry import TableRegistry
+from tideline_runtime.resting import Closed, Resting
 from tideline_runtime.search_health import SearchHealth
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shard_leases import open_shards
@@ -110,18 +111,19 @@ class OpenTables:
     unless there is news. The table is closed if that is far away. None: the service needs all tables open."""
     closed: Callable[[Table], None] = lambda _: None
     """Called with each table that this object closes for that reason."""
-    waiting: set[str] = field(default_factory=set, init=False)
-    """The base paths of the tables that rest, and are not open for that reason."""
     has_unseen: bool = field(default=False, init=False)
     """Whether the last visit of all tables left some for a later one that this process has not opened yet."""
-    _resting: dict[str, tuple[int, float, TablePolicy]] = field(default_factory=dict, init=False)
-    """By base path: the sequence of a table that was closed, until when it rests, and its policy then."""
+    _resting: Resting = field(default_factory=Resting, init=False)
+    _wanted: tuple[str, ...] = field(default=(), init=False)
+    """The tables of the last visit, open or not."""
     _opens_until_s: float | None = field(default=None, init=False)
     """None: no table was opened in this visit because it was its turn."""
     looks: Looks = field(init=False)
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
     _uids: dict[str, str] = field(default_factory=dict, init=False)
+    _by_uid: dict[str, str] | None = field(default=None, init=False)
+    """`_uids` the other way round; None after a change."""
     _opened_with: dict[str, tuple[Mapping[str, str], bool]] = field(default_factory=dict, init=False)
     _open: dict[str, Table] = field(default_factory=dict, init=False)
     _refused: dict[str, str] = field(default_factory=dict, init=False)
@@ -152,31 +154,32 @@ class OpenTables:
             # One content for the whole visit.
             before, self._in_force = self._in_force, self.policies.current()
             if before.fleet != self._in_force.fleet:
-                self._resting.clear()  # a budget counts what was rewritten within a day: those tables are opened once
+                self._resting.open_once()  # a budget counts what was rewritten within a day: those tables are opened once
         wanted = self._search()
         self._opens_until_s = None
-        self.has_unseen &= only is not None
-        opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids, self._resting)
-        self.looks.retain(wanted)
-        there = set(wanted)
-        for known in (*opened, self._refused, self._troubled, self._frozen):
-            for base_path in known.keys() - there:
-                del known[base_path]
-        self._left_alone &= there
-        self.waiting &= there
-        by_uid = {uid: base_path for base_path, uid in self._uids.items()}
-        for base_path in wanted if only is None else [by_uid[uid] for uid in only if uid in by_uid]:
+        shared = (self._in_force, self.shards.held(), wanted)
+        is_whole, self.has_unseen = not self.has_unseen, self.has_unseen and only is not None
+        self._retain(wanted)
+        by_uid, is_passed = self._places_by_uid(), False
+        if only is None:
+            turns = self._resting.awake(wanted, self.looks, self.clock.monotonic_s(), shared if is_whole else None)
+        else:
+            turns = [by_uid[uid] for uid in only if uid in by_uid]
+        for base_path in turns or (None,):  # named tables come also if it is no other table's turn
             named = [(by_uid[uid], True) for uid in first() if uid in by_uid]
-            for chosen, is_named in (*named, (base_path, only is not None)):
+            for chosen, is_named in named if base_path is None else (*named, (base_path, only is not None)):
                 if self.search_health is not None:
                     # While storage is away, each table takes as long as its retries.
                     self.search_health.health.beat()
-                table = self._table(chosen, is_named=is_named) if self.owns(chosen) else None
+                is_passed |= not (is_own := self.owns(chosen))
+                table = self._table(chosen, is_named=is_named) if is_own else None
                 if table is not None:
                     yield table
+        if only is None and not is_passed:
+            self._resting.swept(self.clock.monotonic_s(), shared)
         if self.search_health is not None:
             failures = {base_path: why for base_path, why in self._refused.items() if base_path not in self._left_alone}
-            self.search_health.opened(len(self._open) + len(self.waiting), failures)
+            self.search_health.opened(len(self._open) + len(self._resting), failures)
 
     def visit(
         self,
@@ -224,13 +227,13 @@ class OpenTables:
         """Return whether this instance holds the shard of the table now."""
         return holds(self.shards, base_path)
 
-    def resting(self) -> dict[str, str]:
+    def resting(self) -> Mapping[str, str]:
         """Return the base paths of the tables that rest, by uid, as of the last visit."""
-        return {self._uids[base_path]: base_path for base_path in self.waiting}
+        return self._resting.by_uid()
 
     def known(self) -> dict[str, str]:
         """Return the base paths of the tables that are open or rest, by uid, as of the last visit."""
-        return self.resting() | {self._uids[base_path]: base_path for base_path in self._open}
+        return {**self.resting()} | {self._uids[base_path]: base_path for base_path in self._open}
 
     def storage(self, base_path: str) -> Storage:
         """Open the storage of a table, with its requests counted."""
@@ -334,6 +337,29 @@ class OpenTables:
             self._scanned_places = places
         return found
 
+    def _retain(self, wanted: tuple[str, ...]) -> None:
+        """Forget all other tables."""
+        if wanted == self._wanted:
+            return
+        self._wanted, there = wanted, set(wanted)
+        self.looks.retain(there)
+        self._resting.retain(there)
+        opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids)
+        for known in (*opened, self._refused, self._troubled, self._frozen):
+            for base_path in known.keys() - there:
+                del known[base_path]
+        self._by_uid = None
+        self._left_alone &= there
+
+    def _places_by_uid(self) -> Mapping[str, str]:
+        if self._by_uid is None:
+            self._by_uid = {uid: base_path for base_path, uid in self._uids.items()}
+        return self._by_uid
+
+    def _identify(self, base_path: str, uid: str) -> None:
+        if self._uids.get(base_path) != uid:
+            self._uids[base_path], self._by_uid = uid, None
+
     def _state_of(self, base_path: str) -> TableFacts | Trouble:
         for reason, texts in (("Refused", self._refused), ("Failed", self._troubled), ("Frozen", self._frozen)):
             if base_path in texts:
@@ -348,6 +374,7 @@ class OpenTables:
 
         Without `is_named`, this service sends no request for a table if the mirror has told all of it, or before its next look.
         """
+        self._resting.look(base_path)
         try:
             table = self._open.get(base_path)
             if table is not None and not is_named and self.looks.rests(table):
@@ -361,15 +388,15 @@ class OpenTables:
                 table = None
             if table is not None and self._opened_with.get(base_path) != self._given(base_path):
                 table = None
-            self.waiting.discard(base_path)
             is_new = table is None
             if table is None:
                 is_closed = base_path not in self._open and base_path not in self._refused
                 if is_closed and not is_named and (uid := self.waits(base_path)) is not None:
-                    self._uids[base_path] = uid
-                    self.waiting.add(base_path)
+                    self._identify(base_path, uid)
+                    self._resting.wait(base_path, uid)
                     return None
-                self._resting.pop(base_path, None)
+                self._resting.wake(base_path)
+                self._resting.taken(base_path)
                 table = self._open[base_path] = self._opened(base_path)
                 self._opened_with[base_path] = self._given(base_path)
                 self._checked_at_s.pop(base_path, None)
@@ -381,6 +408,7 @@ class OpenTables:
             self._note_frozen(table)
         except TidelineError as error:
             self._open.pop(base_path, None)
+            self._resting.wake(base_path)
             self.registry.doubt(base_path)
             (self._left_alone.add if isinstance(error, _OnlyHudis) else self._left_alone.discard)(base_path)
             if self._refused.get(base_path) != str(error):
@@ -402,8 +430,7 @@ class OpenTables:
             return
         del self._open[base_path], self._opened_with[base_path]
         self.closed(table)
-        self._resting[base_path] = table.state.sequence, until_s, self.policy(base_path)
-        self.waiting.add(base_path)
+        self._resting.close(base_path, table.uid, Closed(table.state.sequence, until_s, self.policy(base_path)))
 
     def is_told_to_rest(self, table: Table) -> bool:
         """Return whether the mirror tells that nothing happens to an open table."""
@@ -415,7 +442,7 @@ class OpenTables:
         Without a mirror, one request asks whether a table that was closed has a further entry, and at times one whether it is the
         same. A table that this process has not opened yet, and which rests, is opened when it is its turn.
         """
-        closed, now_s = self._resting.pop(base_path, None), self.clock.monotonic_s()
+        closed, now_s = self._resting.taken(base_path), self.clock.monotonic_s()
         if self.rests_until_s is None or self.source is not None:
             return None
         if closed is None:
@@ -427,13 +454,16 @@ class OpenTables:
             is_unseen = now_s >= self._opens_until_s
             self.has_unseen |= is_unseen
             return told[0] if is_unseen else None
-        uid, (sequence, until_s, policy), told = self._uids[base_path], closed, self.looks.at_rest(base_path)
-        if now_s >= until_s or self.policy(base_path) is not policy or told not in (None, (uid, sequence)):
+        uid, told = self._uids[base_path], self.looks.at_rest(base_path)
+        is_due = now_s >= closed.until_s or self.policy(base_path) is not closed.policy
+        if is_due or told not in (None, (uid, closed.sequence)):
             return None
         is_asked = told is None or now_s >= self.looks.audit_at_s(base_path)
-        if is_asked and not self.is_unchanged(base_path, uid, sequence):
+        if is_asked and not self.is_unchanged(base_path, uid, closed.sequence):
             return None
-        self._resting[base_path] = closed
+        self._resting.keep(base_path, closed)
+        if told is None:
+            self._resting.untold(base_path)
         return uid
 
     def is_unchanged(self, base_path: str, uid: str, sequence: int, interval_s: float = 0.0) -> bool:
@@ -458,7 +488,7 @@ class OpenTables:
         storage = self.storage(base_path)
         identity = read_identity(storage)
         if identity is None and self.observes:
-            self._uids[base_path] = observed_uid(storage.root)
+            self._identify(base_path, observed_uid(storage.root))
             return Table.open(base_path, clock=self.clock, options=self.options, storage=ReadOnlyStorage(storage))
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.
@@ -468,7 +498,7 @@ class OpenTables:
                 remedy="tideline share PATH shares the table",
             )
         identity.check_place(storage.root)
-        self._uids[base_path] = identity.uid
+        self._identify(base_path, identity.uid)
         own = self.own_options(base_path)
         table = Table.open(
             base_path,

@@ -90,6 +90,8 @@ def shard_of(identity: str, shard_count: int) -> int:
     A change from n to n + 1 shards moves only 1 / (n + 1) of the tables (jump consistent hash, Lamping and Veach 2014).
     """
     assert shard_count >= 1
+    if shard_count == 1:
+        return 0
     key = int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big")
     shard, following = -1, 0
     while following < shard_count:

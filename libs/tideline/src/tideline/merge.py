@@ -143,7 +143,7 @@ class _Run:
                 new.append(self._values(clause, rows, stored.take(part["t"]), self.source.take(part["s"])))
         inserted = [none, *self._inserted(pairs, schema)]
         before, after, gone, added = (pa.concat_tables(part) for part in (old, new, deleted, inserted))
-        return RowChange(before, after, gone, added, self._misses_keys())
+        return RowChange(before, after, gone, added, self._misses_keys(), self._assigned())
 
     def _chosen(self, clauses: list[Clause], target: pa.Table | None, source: pa.Table) -> pa.ChunkedArray:
         """Return for each pair (or source row) the number of the first clause whose condition is true, null for none."""
@@ -204,6 +204,12 @@ class _Run:
                 _refuse_nulls(made, schema)
                 found.append(pa.Table.from_arrays(made.columns, schema=schema))
         return found
+
+    def _assigned(self) -> frozenset[str]:
+        """Return the columns that some update assigns. A row of a clause that assigns fewer keeps its values in the others."""
+        given = {name.casefold() for name in self.source.column_names}
+        copied = {name for name in self.table.schema.names if name.casefold() in given}
+        return frozenset(n for c in self.clauses if c.kind == UPDATE for n in (copied if c.values is None else set(c.values)))
 
     def _misses_keys(self) -> bool:
         """Whether a source row without a match has a key that the table does not hold."""

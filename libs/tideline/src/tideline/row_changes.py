@@ -43,7 +43,7 @@ def update_rows(
     def compute(snapshot: engine.Snapshot) -> RowChange:
         found = _selected(table, snapshot, selection)
         none = found.slice(0, 0)
-        return RowChange(found, with_values(found, assigned, selection), none, none)
+        return RowChange(found, with_values(found, assigned, selection), none, none, assigned=frozenset(assigned))
 
     return commit_change(_source(table, compute, selection), progress, options)
 

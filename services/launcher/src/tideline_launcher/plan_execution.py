@@ -327,7 +327,8 @@ class LauncherService:
         names, keys = {(a.driver, a.key) for a in known}, {a.key for a in known} | {p.key for p in plans}
         self._seen &= names
         self._settled &= names
-        self._alone &= self._tables.known().keys()
+        if self._alone:
+            self._alone &= self._tables.known().keys()
         self._histories = {key: history for key, history in self._histories.items() if key in keys}
         self._work = {key: work for key, work in self._work.items() if key in keys}
 

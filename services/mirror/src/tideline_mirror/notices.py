@@ -39,6 +39,8 @@ class Notices:
         self._mutex = threading.Lock()
         self._uids: Mapping[str, str] = {}
         """By base path: the tables that the mirror knows."""
+        self._early: set[str] = set()
+        """The base paths that notices named since the last visit of all tables, and that the mirror did not know."""
         self._answered_s: float | None = None
         self._from_s: float | None = None
         """When the source answered first since it was opened. It need not tell what happened before."""
@@ -67,6 +69,10 @@ class Notices:
         """Note the tables of the mirror: base paths by uid."""
         with self._mutex:
             self._uids = {base_path: uid for uid, base_path in tables.items()}
+            for base_path in self._early & self._uids.keys():
+                self._heard_s[base_path] = self._clock.monotonic_s()
+                self._hinted.add(self._uids[base_path])
+            self._early.clear()
             for known in (self._heard_s, self._missed_s, self._looked_s):
                 for base_path in known.keys() - self._uids.keys():
                     del known[base_path]
@@ -86,7 +92,9 @@ class Notices:
                 base_path, name = found
                 self._since_s.setdefault(_store(base_path), now_s)
                 uid = self._uids.get(base_path)
-                if uid is not None:
+                if uid is None:
+                    self._early.add(base_path)
+                else:
                     self._heard_s[base_path] = now_s
                     self._hinted.add(uid)
                     is_told = True

@@ -117,10 +117,15 @@ class Positions:
         record = self._quiet.get(base_path)
         if record is None or self._tables.source is not None:
             return None
-        is_turn = self._context.clock.monotonic_s() < self._opens_until_s
+        now_s = self._context.clock.monotonic_s()
+        is_turn = now_s < self._opens_until_s
+        if not is_turn and self._tables.looks.waits(base_path, every_s(record.table_uid, base_path)):
+            return record.table_uid
         if is_turn or exists(self._tables.storage(base_path), entry_path(record.sequence + 1)):
             del self._quiet[base_path]
             return None
+        self._tables.looks.looked(base_path)
+        self.looked(base_path, now_s)
         return record.table_uid
 
     def _is_quiet(self, base_path: str, closed: _Closed, every_s: Callable[[str, str], float]) -> bool:

@@ -141,7 +141,7 @@ class PlannerService:
         # Of a table that rests nothing is due or pending.
         self._decided = {uid: known for uid, known in self._decided.items() if uid not in gone and uid not in resting}
         self._planned &= self._decided.keys()
-        self._ledgers.keep([*self._decided, *resting])
+        self._ledgers.keep(self._decided, resting)
         self._serve(self._decided, tick)
         if visit.is_full:
             self._whole = tick.common

@@ -20,6 +20,7 @@ from tideline_table.log_format.framing import frame_block
 from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, comparable_ordering
 from tideline_table.reader import LogRule, VisibleInstants, read_slice, scan_slice
 from tideline_table.reader.base_file import BaseFileScan, referenced_columns
+from tideline_table.reader.file_slice import merged_log
 from tideline_table.reader.log_blocks import counting_blocks
 from tideline_table.reader.predicate import parse_where
 from tideline_table.schema import META_FIELDS, avro_from_arrow, avro_with_meta_fields, with_meta_fields, without_meta_fields
@@ -239,6 +240,27 @@ def test_parts_of_records_lie_upon_the_version_before():
     assert read(slice_of(BASE[:1], part, late)) == [("a", 6, "late"), ("z", 6, "late")]
     assert read(slice_of(BASE[:1], part, late), COMMIT) == [("a", 4, "late"), ("z", 4, "late")]
     assert read(slice_of(BASE[:1], part), replace(EVENT, as_of=at(0))) == [("a", 5, "base")]
+
+
+@pytest.mark.parametrize("rule", [EVENT, COMMIT])
+def test_a_part_of_no_record_is_refused_if_it_lacks_a_column_that_no_row_lacks(rule):
+    strict = pa.schema([f.with_nullable(f.name != "v") for f in SCHEMA])
+    narrow = with_meta_fields(pa.schema([USER.field("id"), USER.field("ts")]))
+    part = block([("a", 6, None), ("z", 6, None)], 1, schema=narrow, IS_PARTIAL="true")
+    assert read(slice_of([*BASE[:2], ("z", 5, "base")], part), rule, strict) == [
+        ("a", 6, "base"),
+        ("b", 5, "base"),
+        ("z", 6, "base"),
+    ]
+    with pytest.raises(UnsupportedTable, match=r"1 partial record.*'v'"):
+        read(slice_of(BASE[:2], part), rule, strict)
+
+
+def test_a_log_whose_parts_have_all_columns_is_merged():
+    parts = [block([(key, 6, "new")], number, IS_PARTIAL="true") for number, key in enumerate("ab", 1)]
+    storage, found = slice_of(BASE[:2], *parts)
+    log = merged_log(storage, found, SCHEMA, COMMIT)
+    assert (sorted(log.rows.column("id").to_pylist()), log.parts) == (["a", "b"], ())
 
 
 def test_parts_of_records_do_not_go_with_cells_that_are_open_by_value():

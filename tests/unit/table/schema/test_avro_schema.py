@@ -6,7 +6,7 @@ import pytest
 
 from tideline_table.errors import CorruptMetadata, SchemaMismatch
 from tideline_table.schema import META_FIELDS, arrow_from_avro, avro_from_arrow, avro_with_meta_fields, with_meta_fields
-from tideline_table.schema.avro import decimal_width_bytes
+from tideline_table.schema.avro import avro_part, decimal_width_bytes
 
 EXACT = [
     pa.bool_(),
@@ -277,3 +277,12 @@ def test_nested_names_are_those_that_spark_gives():
         record = field["type"][1][inner][1]
         assert (record["name"], record["namespace"]) == (name, "hoodie.t.t_record")
         assert record["fields"][1]["type"][1]["namespace"] == f"hoodie.t.t_record.{name}.d"
+
+
+def test_a_part_of_a_schema_has_no_field_whose_type_another_one_declares():
+    fixed = {"type": "fixed", "name": "half", "size": 8}
+    fields = [{"name": "a", "type": fixed}, {"name": "b", "type": ["null", "half"]}, {"name": "c", "type": "long"}]
+    text = json.dumps({"type": "record", "name": "r", "namespace": "n", "fields": fields})
+    assert json.loads(avro_part(text, ["c", "a"]))["fields"] == [fields[0], fields[2]]
+    assert arrow_from_avro(avro_part(text, ["a", "b"])).names == ["a", "b"]
+    assert avro_part(text, ["b", "c"]) is None

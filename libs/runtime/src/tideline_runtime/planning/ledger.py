@@ -5,7 +5,7 @@ Every process gets the same sum from the table logs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -101,10 +101,9 @@ class Ledgers:
         times = (ledger.frees_at(now) for _, ledger in self._known.values())
         return min((at for at in times if at is not None), default=None)
 
-    def keep(self, uids: Iterable[str]) -> None:
-        """Forget all other tables."""
-        wanted = set(uids)
-        self._known = {uid: known for uid, known in self._known.items() if uid in wanted}
+    def keep(self, *tables: Container[str]) -> None:
+        """Forget all tables that none of the arguments contains, by uid."""
+        self._known = {uid: known for uid, known in self._known.items() if any(uid in some for some in tables)}
 
 
 def _entries_since(table: Table, cursor: int, now: datetime) -> Iterable[Entry]:

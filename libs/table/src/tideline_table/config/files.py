@@ -40,6 +40,12 @@ LOG_INDEX_WINDOW_FILES = Option(
     unit="files",
     minimum=0,
 )
+PARTIAL_UPDATES = Option(
+    "hoodie.spark.sql.merge.into.partial.updates",
+    False,
+    "Updates and merges append the columns that they assign, in place of whole rows, to the log files of a merge-on-read table of "
+    "version 8 or 9 that merges by commit time. Others ignore it (docs/design/row-statements.md). Apache Hudi's default is true.",
+)
 INSERT_TO_LOG = Option(
     "tideline.insert.to.log",
     False,

@@ -38,6 +38,7 @@ class Feature(enum.StrEnum):
     SEVERAL_ORDERING_FIELDS = "several ordering columns"
     ORDERED_COMMIT_TIME = "an ordering column beside the merge rule commit_time"
     MERGERS = "a merger of another package"
+    PARTIAL_RECORDS = "rows in logs that have some columns only"
 
 
 SINCE_VERSION_9 = (Feature.RULES_AS_PROPERTIES, Feature.SEVERAL_ORDERING_FIELDS, Feature.ORDERED_COMMIT_TIME, Feature.MERGERS)

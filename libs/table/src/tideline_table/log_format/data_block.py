@@ -161,32 +161,36 @@ def _batches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
 
 
 def avro_block(
-    rows: pa.Table, avro_schema_json: str, instant: str, merged: Sequence[str] = (), kind: BlockType = BlockType.AVRO
-) -> bytes:
-    """Return an Avro data block (or one of change data) of `rows`, written by `instant`.
-
-    `merged` are the instants whose blocks a log compaction merged into this one. Raises `SchemaMismatch` unless `rows` have
-    exactly the columns of the schema, with fitting types.
-    """
-    records = encode_datums(exactly(rows, row_schema(avro_schema_json)), parse_schema(avro_schema_json))
-    content = b"".join((_PREFIX.pack(BLOCK_VERSION, rows.num_rows), *records))
-    return frame_block(kind, block_header(instant, merged, avro_schema_json), content)
-
-
-def parquet_block(
     rows: pa.Table,
     avro_schema_json: str,
     instant: str,
-    compression: str = COMPRESSION_CODEC.default,
     merged: Sequence[str] = (),
+    kind: BlockType = BlockType.AVRO,
+    *,
+    partial: bool = False,
 ) -> bytes:
-    """Like `avro_block`, with a Parquet file as content. `compression` is a choice of `hoodie.parquet.compression.codec`."""
+    """Return an Avro data block (or one of change data) of `rows`, written by `instant`.
+
+    `merged` are the instants whose blocks a log compaction merged into this one; `partial` as for `block_header`. Raises
+    `SchemaMismatch` unless `rows` have exactly the columns of the schema, with fitting types.
+    """
+    records = encode_datums(exactly(rows, row_schema(avro_schema_json)), parse_schema(avro_schema_json))
+    content = b"".join((_PREFIX.pack(BLOCK_VERSION, rows.num_rows), *records))
+    return frame_block(kind, block_header(instant, merged, avro_schema_json, partial=partial), content)
+
+
+def parquet_block(
+    rows: pa.Table, avro_schema_json: str, instant: str, merged: Sequence[str] = (), *, partial: bool = False
+) -> bytes:
+    """Like `avro_block`, with a Parquet file as content."""
     fitted = exactly(rows, row_schema(avro_schema_json))
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, fitted.schema, compression=compression, store_schema=False, write_page_checksum=True) as writer:
+    codec = COMPRESSION_CODEC.default
+    with pq.ParquetWriter(sink, fitted.schema, compression=codec, store_schema=False, write_page_checksum=True) as writer:
         writer.write_table(fitted)
         writer.add_key_value_metadata({b"parquet.avro.schema": avro_schema_json.encode(), b"writer.model.name": b"avro"})
-    return frame_block(BlockType.PARQUET, block_header(instant, merged, avro_schema_json), sink.getvalue().to_pybytes())
+    header = block_header(instant, merged, avro_schema_json, partial=partial)
+    return frame_block(BlockType.PARQUET, header, sink.getvalue().to_pybytes())
 
 
 def exactly(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -36,14 +36,18 @@ def frame_block(kind: BlockType, header: Mapping[HeaderKey, str], content: bytes
     return b"".join([MAGIC, _LONG.pack(size), *body, _LONG.pack(size + len(MAGIC))])
 
 
-def block_header(instant: str, merged: Sequence[str] = (), avro_schema_json: str | None = None) -> dict[HeaderKey, str]:
+def block_header(
+    instant: str, merged: Sequence[str] = (), avro_schema_json: str | None = None, *, partial: bool = False
+) -> dict[HeaderKey, str]:
     """Return the header of a data or delete block.
 
-    A log compaction names the instants whose blocks it merged (format reference 9.5).
+    A log compaction names the instants whose blocks it merged (format reference 9.5). `partial`: rows have changed columns only.
     """
     header = {HeaderKey.INSTANT_TIME: instant}
     if avro_schema_json is not None:
         header[HeaderKey.SCHEMA] = avro_schema_json
+    if partial:
+        header[HeaderKey.IS_PARTIAL] = "true"
     if merged:
         header[HeaderKey.COMPACTED_BLOCK_TIMES] = ",".join(merged)
     return header

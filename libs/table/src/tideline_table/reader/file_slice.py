@@ -24,7 +24,7 @@ from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.reader.log_blocks import counting_blocks, merged_instants
 from tideline_table.reader.log_events import HELD_BYTES, Piece, block_rows, read_events
 from tideline_table.reader.log_index import IndexMismatch, LogIndexes, WantedKeys
-from tideline_table.reader.parts import is_merged_by_cells, scan_parts
+from tideline_table.reader.parts import folded_log, is_merged_by_cells, scan_parts
 from tideline_table.reader.path_columns import scan_with_path
 from tideline_table.reader.read_plan import LogRule, ReadPlan
 from tideline_table.schema.meta_fields import MetaField
@@ -140,6 +140,13 @@ class MergedLog:
     """True for each of `deleted` that wins over earlier records whatever their ordering values are."""
     instants: tuple[str, ...]
     """The writes that are merged, oldest first."""
+    parts: tuple[pa.Table, ...] = ()
+    """More such rows, of which the log has only these columns: one table for each set of columns."""
+
+    @property
+    def padded(self) -> pa.Table:
+        """All rows, null in the columns that the log does not have."""
+        return pa.concat_tables([self.rows, *self.parts], promote_options="default")
 
 
 def merged_log(storage: Storage, file_slice: FileSlice, schema: pa.Schema, rule: LogRule) -> MergedLog:
@@ -149,7 +156,8 @@ def merged_log(storage: Storage, file_slice: FileSlice, schema: pa.Schema, rule:
     """
     plan = ReadPlan(schema, rule, tuple(schema.names), None, None)
     blocks = _blocks(storage, file_slice, plan, None)
-    if is_merged_by_cells(blocks, plan):
+    has_parts = is_merged_by_cells(blocks, plan)
+    if has_parts and rule.merging.needs_older_rows:
         raise UnsupportedTable(
             f"log files of file group {file_slice.group.file_id} whose records are merged cell by cell",
             expected="records that replace each other as a whole",
@@ -158,16 +166,22 @@ def merged_log(storage: Storage, file_slice: FileSlice, schema: pa.Schema, rule:
     content = read_events(storage, blocks, plan, held_bytes=None)
     if content is None:
         raise CorruptMetadata(f"log files of file group {file_slice.group.file_id} without an entry", expected="rows or deletions")
-    outcome = rule.merging.fold(content.events)
-    is_record = outcome.kinds == EventKind.RECORD
-    rows = pa.Table.from_batches(_winning_log_rows(storage, plan, content.pieces, outcome.positions[is_record]), schema=schema)
-    gone = ~is_record | outcome.behind
+    parts: list[pa.Table] = []
+    if has_parts:
+        outcome, tables = folded_log(content, plan)
+        rows = pa.concat_tables([schema.empty_table(), *(rows for rows in tables if rows.num_columns == len(schema))])
+        parts = [rows for rows in tables if rows.num_columns < len(schema)]
+    else:
+        outcome = rule.merging.fold(content.events)
+        winners = outcome.positions[outcome.kinds == EventKind.RECORD]
+        rows = pa.Table.from_batches(_winning_log_rows(storage, plan, content.pieces, winners), schema=schema)
+    gone = (outcome.kinds != EventKind.RECORD) | outcome.behind
     columns = {"key": outcome.keys.filter(pa.array(gone))}
     if outcome.ordering is not None:
         columns["ordering"] = outcome.ordering.filter(pa.array(gone))
     by_commit_time = rule.merging.mode is MergeMode.COMMIT_TIME
     purged = outcome.purged[gone] | by_commit_time
-    return MergedLog(rows, pa.table(columns), purged, merged_instants(blocks))
+    return MergedLog(rows, pa.table(columns), purged, merged_instants(blocks), tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,11 @@ def _block_rows(storage: Storage, block: LogBlock, plan: ReadPlan, names: frozen
     renamed = plan.rule.names_in(block.instant).renamed
     columns = {name: renamed(name, rows.column(source)) for name, source in sources.items()}
     found = pa.table(columns) if columns else rows.select([])
-    conformed = conform(found.select([n for n in columns if n in plan.schema.names]), plan.part(names))
+    wanted = plan.part(names)
+    # A partial record may lack a column that no row lacks.
+    own = pa.schema([field.with_nullable(nullable=True) for field in wanted]) if block.is_partial else wanted
+    conformed = conform(found.select([n for n in columns if n in plan.schema.names]), own)
+    conformed = pa.Table.from_arrays(conformed.columns, schema=wanted) if wanted.names else conformed
     for mark in sorted(plan.marks & columns.keys() - set(conformed.column_names)):
         conformed = conformed.append_column(mark, columns[mark])
     return conformed

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock
-from tideline_table.merge import EventKind, MergeMode, PartsOutcome, chosen_cells, first_matches, fold_parts, from_newer
+from tideline_table.merge import EventKind, LogOutcome, MergeMode, PartsOutcome, chosen_cells, first_matches, fold_parts, from_newer
 from tideline_table.reader.log_events import LogContent, read_events, stored_columns
 from tideline_table.reader.read_plan import ReadPlan
 from tideline_table.schema.arrow import one_chunk
@@ -56,7 +56,32 @@ def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBloc
         for rows in _base_rows(storage, file_slice, plan):
             yield from plan.output(log.merged(rows, met) if log else rows)
     if log is not None:
-        yield from plan.output(log.alone(np.flatnonzero(~met & (log.outcome.kinds == EventKind.RECORD))))
+        yield from plan.output(log.as_rows(np.flatnonzero(~met & (log.outcome.kinds == EventKind.RECORD))))
+
+
+def folded_log(content: LogContent, plan: ReadPlan) -> tuple[LogOutcome, list[pa.Table]]:
+    """Return the folded log of a slice with partial records, and its records: a table for each set of columns that some have.
+
+    Raises `UnsupportedTable` if records lack their ordering values.
+    """
+    log = _MergedLog.of(content, plan)
+    found, tables = log.outcome, list[pa.Table]()
+    if plan.ordering & found.filled.keys():
+        raise UnsupportedTable(
+            f"partial records without the ordering column(s) {', '.join(plan.rule.merging.ordering_fields)}",
+            expected="records with them",
+            remedy="compact the table: tideline run compaction PATH",
+        )
+    records = np.flatnonzero(found.kinds == EventKind.RECORD)
+    names = [name for name in log.rows.column_names if name in found.filled]
+    filled = np.array([found.filled[name][records] for name in names], dtype=bool).reshape(len(names), len(records)).T
+    shapes, shape_of = np.unique(filled, axis=0, return_inverse=True)
+    for number, shape in enumerate(shapes):
+        left_open = {name for name, is_filled in zip(names, shape, strict=True) if not is_filled}
+        rows = log.alone(records[shape_of.reshape(-1) == number])
+        tables.append(rows.select([name for name in rows.column_names if name not in left_open]))
+    none, purged = np.zeros(len(found.kinds), dtype=bool), found.kinds == EventKind.PURGE
+    return LogOutcome(found.tops, found.keys, found.kinds, found.ordering, purged, none, found.mode), tables
 
 
 def _scan_merged(
@@ -144,6 +169,21 @@ class _MergedLog:
         """Return the rows of these keys from the log alone."""
         columns = [self.rows.column(f.name).take(pa.array(self._sources(f.name, numbers))) for f in self.rows.schema]
         return pa.Table.from_arrays(columns, schema=self.rows.schema)
+
+    def as_rows(self, numbers: np.ndarray) -> pa.Table:
+        """Return the rows of these keys, which the base file does not hold.
+
+        Raises `UnsupportedTable` if one has no value for a column that no row lacks.
+        """
+        for field in self.rows.schema:
+            filled = self.outcome.filled.get(field.name)
+            if not field.nullable and filled is not None and not filled[numbers].all():
+                raise UnsupportedTable(
+                    f"{int((~filled[numbers]).sum())} partial record(s) (IS_PARTIAL) without column {field.name!r}, of no row",
+                    expected="partial records of existing records",
+                    remedy="their other columns are lost: write these records again",
+                )
+        return self.alone(numbers)
 
     def _patched(self, base: pa.Table, targets: np.ndarray, wins: np.ndarray) -> pa.Table:
         columns = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -266,6 +267,17 @@ def avro_with_meta_fields(text: str) -> str:
     meta = [{"name": f, "type": ["null", "string"], "doc": "", "default": None} for f in META_FIELDS]
     rest = [f for f in record["fields"] if f.get("name") not in META_FIELDS]
     return json.dumps({**record, "fields": [*meta, *rest]}, separators=(",", ":"))
+
+
+def avro_part(text: str, names: Collection[str]) -> str | None:
+    """Return the record schema `text` with these fields only, None if one of them refers to a type that another one declares."""
+    record = parse_record(text)
+    part = json.dumps({**record, "fields": [f for f in record["fields"] if f.get("name") in names]}, separators=(",", ":"))
+    try:
+        record_to_arrow(parse_record(part))
+    except CorruptMetadata:
+        return None
+    return part
 
 
 def avro_evolved(text: str, schema: pa.Schema, table_name: str) -> str:

@@ -22,6 +22,8 @@ IS_DELETED = "_hoodie_is_deleted"
 """A boolean column that marks a row as a deletion (format reference 3.4). Every input may contain it."""
 PURGED = "_tideline_purged"
 """A boolean column of prepared input that marks a deletion which wins over every ordering value."""
+PARTIAL = "_tideline_partial"
+"""A boolean column of prepared input that marks a row of which a log file needs `PreparedInput.parts` only."""
 
 
 def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:

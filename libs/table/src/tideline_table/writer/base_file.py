@@ -6,7 +6,7 @@ import base64
 import contextlib
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -72,6 +72,17 @@ def collector_of(schema: pa.Schema, options: Options) -> StatisticsCollector | N
     """Return a collector of the statistics of a file with `schema`; None if the options switch them off."""
     columns = statistics_columns(schema, options)
     return StatisticsCollector(columns) if columns else None
+
+
+def statistics_of(tables: Sequence[pa.Table], schema: pa.Schema, options: Options) -> FileStatistics | None:
+    """Return the statistics of a file with `schema` that has the rows of `tables`; None if the options switch them off."""
+    collector = collector_of(schema, options)
+    if collector is None:
+        return None
+    for rows in tables:
+        if rows.num_rows:
+            collector.add(rows)
+    return collector.result()
 
 
 _UNIQUE_COLUMNS = (MetaField.COMMIT_SEQNO.value, MetaField.RECORD_KEY.value)

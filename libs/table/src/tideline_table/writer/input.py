@@ -38,6 +38,8 @@ class PreparedInput:
     rows: pa.Table
     partition_paths: pa.ChunkedArray
     scope: KeyScope = KeyScope.PARTITION
+    parts: frozenset[str] = frozenset()
+    """The columns of the rows that `PARTIAL` marks: those that a log file needs, as the others keep their values."""
 
     @property
     def keys(self) -> pa.ChunkedArray:

@@ -26,11 +26,11 @@ from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, 
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top, purged_mask
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.arrow import one_chunk, top_columns, with_column
-from tideline_table.schema.evolution import PURGED
-from tideline_table.schema.meta_fields import MetaField, with_meta_fields
-from tideline_table.statistics import FileStatistics
+from tideline_table.schema.avro import avro_part
+from tideline_table.schema.evolution import PARTIAL, PURGED
+from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
 from tideline_table.storage import ByteRange, Storage, digest_of, record_text
-from tideline_table.writer.base_file import collector_of
+from tideline_table.writer.base_file import statistics_of
 from tideline_table.writer.marker import create_marker, log_marker
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, Operation, WriteContext, live_rows, result_of, stored_rows
 
@@ -39,11 +39,12 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FramedBlock:
-    """One encoded block and the record keys that it holds."""
+    """One encoded block, the record keys that it holds, and whether its rows have changed columns only."""
 
     type: BlockType
     content: bytes
     keys: pa.ChunkedArray
+    partial: bool = False
 
 
 def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Table, storage: Storage) -> FileGroupResult:
@@ -61,7 +62,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     rows = pa.concat_tables([updated, added]) if task.log_inserts else updated
     gone = settled_deletions(context, task.base, _chosen(known, deleted), storage)
     stored = stored_rows(context, task, rows, task.file_id) if rows.num_rows else None
-    blocks = data_blocks(stored, context.avro_schema, context.instant, Options(context.options)) if stored is not None else []
+    blocks = _row_blocks(context, task.base, rows, stored, storage) if stored is not None else []
     for part in _by_kind(gone):
         keys = part.column(MetaField.RECORD_KEY)
         content = delete_block(keys, task.partition_path, _ordering(context, part), context.avro_schema, context.instant)
@@ -92,7 +93,8 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         log_version=version,
         changes={} if context.changes else None,
         record=blocks_record(written),
-        statistics=_statistics(context, stored),
+        # Deletions have no values. Those of a partial record are its row's: readers see the row, and compare files with conditions.
+        statistics=statistics_of([] if stored is None else [stored], with_meta_fields(context.schema), Options(context.options)),
     )
     return result_of(context, task, stat, added.column(MetaField.RECORD_KEY))
 
@@ -130,12 +132,12 @@ def write_blocks(
 
     Return them as its key index lists them.
     """
-    header = {int(key): text for key, text in block_header(instant, merged).items()}
     written: list[WrittenBlock] = []
     offset = 0
     with storage.open_output(path) as sink:
         for block in blocks:
             sink.write(block.content)
+            header = {int(key): text for key, text in block_header(instant, merged, partial=block.partial).items()}
             written.append(
                 WrittenBlock(block.type, offset, len(block.content), header, one_chunk(block.keys), digest_of(block.content))
             )
@@ -216,22 +218,51 @@ def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
     return None if has_nulls(ordering) else ordering
 
 
-def _statistics(context: WriteContext, stored: pa.Table | None) -> FileStatistics | None:
-    """Return the statistics of the rows in the data blocks. Deletions have no values; a file of deletions only has no rows."""
-    collector = collector_of(with_meta_fields(context.schema), Options(context.options))
-    if collector is None:
-        return None
-    if stored is not None:
-        collector.add(stored)
-    return collector.result()
+def _row_blocks(
+    context: WriteContext, base: FileSlice | None, rows: pa.Table, stored: pa.Table, storage: Storage
+) -> list[FramedBlock]:
+    """Return the blocks of the incoming `rows`, which are `stored` with the meta fields: of whole ones, and of partial records.
+
+    A row whose key the base file holds twice is whole: it may be the second one, and readers would merge its record with the first.
+    """
+    schema, options, names = context.avro_schema, Options(context.options), [*META_FIELDS, *context.parts]
+    if not context.parts or avro_part(schema, names) is None:
+        return data_blocks(stored, schema, context.instant, options)
+    partial = np.array(pc.fill_null(rows.column(PARTIAL), fill_value=False))
+    if base is not None and base.base_file and partial.any():
+        key, below = MetaField.RECORD_KEY.value, replace(base, log_files=())
+        keys = one_chunk(rows.column(key).filter(pa.array(partial)))
+        found = read_slice(storage, below, with_meta_fields(context.schema), context.log_rule, [key], keys=keys)
+        held = np.asarray(pc.index_in(found.column(0), value_set=keys))
+        partial[partial] = np.bincount(held, minlength=len(keys)) < 2
+    whole, parts = stored.filter(pa.array(~partial)), stored.filter(pa.array(partial))
+    blocks = data_blocks(whole, schema, context.instant, options) if whole.num_rows else []
+    kept = [name for name in stored.column_names if name in names]
+    return blocks + (part_blocks(parts.select(kept), schema, context.instant, options) if parts.num_rows else [])
+
+
+def part_blocks(rows: pa.Table, avro_schema: str, instant: str, options: Options, merged: Sequence[str] = ()) -> list[FramedBlock]:
+    """Return the blocks of partial records, `rows` with some columns of `avro_schema` and all meta fields; `merged` as there."""
+    part = avro_part(avro_schema, rows.column_names)
+    assert part is not None, "the log has rows with these columns"
+    return data_blocks(rows, part, instant, options, merged, partial=True)
 
 
 def data_blocks(
-    written: pa.Table, avro_schema: str, instant: str, options: Options, merged: Sequence[str] = ()
+    written: pa.Table,
+    avro_schema: str,
+    instant: str,
+    options: Options,
+    merged: Sequence[str] = (),
+    *,
+    partial: bool = False,
 ) -> list[FramedBlock]:
-    """Return the data blocks of rows in the schema of the table with meta fields; `merged` as for `avro_block`."""
+    """Return the data blocks of rows in the schema of the table with meta fields; `merged` and `partial` as for `avro_block`."""
     kind = BlockType.AVRO if options[LOG_BLOCK_FORMAT] == "avro" else BlockType.PARQUET
     encode = avro_block if kind is BlockType.AVRO else parquet_block
     per_block = max(1, int(written.num_rows * options[LOG_BLOCK_BYTES] / max(1, written.nbytes)))
     parts = [written.slice(start, per_block) for start in range(0, written.num_rows, per_block)]
-    return [FramedBlock(kind, encode(p, avro_schema, instant, merged=merged), p.column(MetaField.RECORD_KEY)) for p in parts]
+    return [
+        FramedBlock(kind, encode(p, avro_schema, instant, merged=merged, partial=partial), p.column(MetaField.RECORD_KEY), partial)
+        for p in parts
+    ]

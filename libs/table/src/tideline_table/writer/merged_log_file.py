@@ -5,6 +5,7 @@ One version of each key, in blocks that name the writes which they merge (format
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,8 +16,8 @@ from tideline_table.log_format import BlockType, delete_block
 from tideline_table.reader.file_slice import MergedLog
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
-from tideline_table.writer.base_file import collector_of
-from tideline_table.writer.log_file import FramedBlock, blocks_record, data_blocks, put_index, write_blocks
+from tideline_table.writer.base_file import statistics_of
+from tideline_table.writer.log_file import FramedBlock, blocks_record, data_blocks, part_blocks, put_index, write_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,19 @@ class MergedLogFile:
 
 
 def write_merged_log(
-    storage: Storage, path: str, log: MergedLog, partition_path: str, avro_schema: str, instant: str, options: Options
+    storage: Storage,
+    path: str,
+    log: MergedLog,
+    partition_path: str,
+    avro_schema: str,
+    instant: str,
+    options: Options,
+    shown: Sequence[pa.Table] = (),
 ) -> MergedLogFile:
     """Write the log file at `path`, and its key index, which begins a window. Rows keep the instants of their writes.
 
-    Raises `UnsupportedTable`, before it writes, for a deletion by a null ordering value: the format has none.
+    `shown` has the rows of the slice that partial records change, for the statistics. Raises `UnsupportedTable`, before it writes,
+    for a deletion by a null ordering value: the format has none.
     """
     blocks = []
     for purged in (False, True):
@@ -53,15 +62,9 @@ def write_merged_log(
         blocks.append(FramedBlock(BlockType.DELETE, content, keys))
     if log.rows.num_rows:
         blocks += data_blocks(log.rows, avro_schema, instant, options, log.instants)
+    for part in log.parts:
+        blocks += part_blocks(part, avro_schema, instant, options, log.instants)
     written = write_blocks(storage, path, blocks, instant, log.instants)
     put_index(storage, path, written, None, options)
-    return MergedLogFile(sum(block.size_bytes for block in written), _statistics(log.rows, options), blocks_record(written))
-
-
-def _statistics(rows: pa.Table, options: Options) -> FileStatistics | None:
-    collector = collector_of(rows.schema, options)
-    if collector is None:
-        return None
-    if rows.num_rows:
-        collector.add(rows)
-    return collector.result()
+    statistics = statistics_of([log.rows, *shown], log.rows.schema, options)
+    return MergedLogFile(sum(block.size_bytes for block in written), statistics, blocks_record(written))

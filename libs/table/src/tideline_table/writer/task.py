@@ -106,6 +106,8 @@ class WriteContext:
     """The rule by which readers merge the log files that a write appends to."""
     changes: str = ""
     """As `TableDefinition.changes`."""
+    parts: frozenset[str] = frozenset()
+    """The columns of rows that are marked as partial records; empty: all rows are written whole."""
     keeps_keys: bool = False
     """Whether results hold the keys of base files (`WriteStat.keys`): only where they stay in the process that commits."""
 

@@ -31,7 +31,7 @@ from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
-from tideline_table.writer.base_file import collector_of
+from tideline_table.writer.base_file import statistics_of
 from tideline_table.writer.log_file import FramedBlock, blocks_record, put_index, write_blocks
 from tideline_table.writer.marker import create_marker, log_marker
 
@@ -204,9 +204,6 @@ def _digest(task: ClusteringTask, events: Sequence[CarriedEvents], verify: str) 
 
 def _statistics(task: ClusteringTask, rows: Sequence[CarriedEvents], options: Options) -> FileStatistics | None:
     schema = with_meta_fields(task.schema)
-    collector = collector_of(schema, options)
-    if collector is None or any(part.rows.schema.names != schema.names for part in rows):
+    if any(part.rows.schema.names != schema.names for part in rows):
         return None  # Rows in an older or newer schema: the file counts as one without statistics.
-    for part in rows:
-        collector.add(part.rows)
-    return collector.result()
+    return statistics_of([part.rows for part in rows], schema, options)

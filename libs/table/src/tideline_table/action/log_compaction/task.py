@@ -19,10 +19,11 @@ from tideline_table.file_group.slice import FileSlice, LogFile, join_path
 from tideline_table.hudi.file_names import parse_log_file_name, token_behind
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
-from tideline_table.reader.file_slice import MergedLog, merged_log
+from tideline_table.reader.file_slice import MergedLog, merged_log, read_slice
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.row_digest import RowDigest, digest_rows, seed_of
-from tideline_table.schema.meta_fields import with_meta_fields
+from tideline_table.schema.arrow import one_chunk
+from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, task_storage
 from tideline_table.writer.marker import create_marker, log_marker
 from tideline_table.writer.merged_log_file import write_merged_log
@@ -82,15 +83,19 @@ def _merge_log(task: LogCompactionTask, storage: Storage) -> WriteStat:
     log = merged_log(storage, read, schema, task.rule)
     path = task.path
     create_marker(storage, task.instant, path, log_marker(task.format))
-    written = write_merged_log(storage, path, log, read.group.partition_path, task.avro_schema, task.instant, options)
+    # A partial record shows values of other files, too, and statistics have to cover the rows that readers see.
+    keys = [rows.column(MetaField.RECORD_KEY) for rows in log.parts]
+    shown = [read_slice(storage, read, schema, task.rule, keys=one_chunk(each)) for each in keys]
+    written = write_merged_log(storage, path, log, read.group.partition_path, task.avro_schema, task.instant, options, shown)
+    count = log.padded.num_rows
     stat = WriteStat(
         file_id=read.group.file_id,
         partition_path=read.group.partition_path,
         path=path,
         prev_commit=read.base_instant,
-        num_writes=log.rows.num_rows,
+        num_writes=count,
         file_size_bytes=written.size_bytes,
-        num_updates=log.rows.num_rows,
+        num_updates=count,
         num_deletes=log.deleted.num_rows,
         base_file=read.base_file,
         log_files=(*(log.name for log in read.log_files), path.rsplit("/", 1)[-1]),
@@ -110,9 +115,10 @@ def _proven(
     # What the query of the table does not see yet is visible here.
     rule = replace(task.rule, visible=None)
     again = merged_log(storage, replace(task.file_slice, base_file="", log_files=(written,)), schema, rule)
-    digest = proof.digest(log.rows)
-    if proof.digest(again.rows) != digest:
-        raise proof.differs(log.rows, again.rows, [stat.path])
+    digest = proof.digest(log.padded)
+    columns, found = ([(part.column_names, part.num_rows) for part in each.parts] for each in (log, again))
+    if proof.digest(again.padded) != digest or columns != found:
+        raise proof.differs(log.padded, again.padded, [stat.path])
     if _deletions(log, seed_of(task.instant)) != _deletions(again, seed_of(task.instant)):
         raise VerificationFailed(
             f"logcompaction {task.instant}: task {task.number} changed deletions: {log.deleted.num_rows} were read and "

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tideline_table.action.write.choices import WriteChoices
 from tideline_table.action.write.row_source import WriteInput
+from tideline_table.config import PARTIAL_UPDATES
 from tideline_table.errors import (
     DuplicateKey,
     HistoryUnavailable,
@@ -25,9 +26,10 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
+from tideline_table.hudi.format import Feature
 from tideline_table.index import KeyScope, moves_rows
 from tideline_table.log.state import TableState
-from tideline_table.merge import Merging, incoming_wins
+from tideline_table.merge import MergeMode, Merging, incoming_wins
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
 from tideline_table.table.images import AFTER, BEFORE, Images
@@ -50,6 +52,8 @@ class RowChange:
     inserted: pa.Table
     holds_no_key_of_inserted: bool = False
     """Whether it is known that the table holds no key of `inserted`."""
+    assigned: frozenset[str] | None = None
+    """The columns in which `new` may differ from `old`; None: any."""
 
 
 @dataclass(slots=True)
@@ -134,7 +138,29 @@ def input_of(table: Table, choices: WriteChoices, change: RowChange, reads: Sele
     moved = _moved(table, choices, change)
     _check_inserted(table, choices, change, moved)
     removed = pa.concat_tables([change.deleted, change.old.filter(pa.array(moved)).select(change.deleted.column_names)])
-    return WriteInput(pa.concat_tables([change.new, change.inserted]), removed if removed.num_rows else None, reads)
+    rows = pa.concat_tables([change.new, change.inserted])
+    return WriteInput(rows, removed if removed.num_rows else None, reads, _parts(table, choices, change, moved))
+
+
+def _parts(table: Table, choices: WriteChoices, change: RowChange, moved: np.ndarray) -> tuple[frozenset[str], np.ndarray] | None:
+    """Return `WriteInput.parts` of a change (docs/design/row-statements.md)."""
+    definition, merging, assigned = table.definition, table.definition.merging, change.assigned
+    if assigned is None or not choices.options[PARTIAL_UPDATES] or Feature.PARTIAL_RECORDS in definition.format.missing:
+        return None
+    whole = (
+        not definition.writes_logs
+        or assigned >= set(table.schema.names)
+        # A late row behind a partial record would give the columns that the record lacks.
+        or merging.mode is MergeMode.EVENT_TIME
+        or merging.needs_older_rows
+        or merging.deletion is not None
+        or definition.changes
+        or KeyScope.of(choices.options) is KeyScope.TABLE
+        or table.log_rule().versions is not None
+        # Writers of Apache Hudi may look for no conflicts, and delete a row below its partial record.
+        or (definition.buckets is not None and table.capabilities.has_hudi_files)
+    )
+    return None if whole else (assigned, np.concatenate([~moved, np.zeros(change.inserted.num_rows, dtype=bool)]))
 
 
 def _check_keys(table: Table, change: RowChange) -> None:

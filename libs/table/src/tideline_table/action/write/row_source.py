@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from tideline_table.log.state import TableState
@@ -28,6 +29,8 @@ class WriteInput:
     rows: pa.Table
     removed: pa.Table | None = None
     reads: Reads | None = None
+    parts: tuple[frozenset[str], np.ndarray] | None = None
+    """Columns, and which rows are rows of the table with other values in these alone; None for none that a log file may have so."""
 
 
 RowSource: TypeAlias = Callable[["WriteChoices"], WriteInput]

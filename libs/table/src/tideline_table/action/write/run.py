@@ -48,6 +48,7 @@ from tideline_table.index.scope import KeyScope
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.schema.avro import avro_with_meta_fields
+from tideline_table.schema.evolution import PARTIAL
 from tideline_table.storage import Storage
 from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
@@ -121,7 +122,7 @@ def write_rows(
     @lru_cache(maxsize=1)
     def attempt_on(schema_json: str, kept: tuple[str, bool], made: WriteInput) -> _Attempt:
         choices = choices_on(kept)
-        target, prepared = _prepared(made.rows, made.removed, schema_json, choices)
+        target, prepared = _prepared(made, schema_json, choices)
         added = dict(extra or {})
         rings = NewRings(table) if choices.view.definition.ring_index is not None else None
         return _Attempt(table, kept, target, prepared, choices, added, where, contention, progress, rings, made.reads)
@@ -140,10 +141,9 @@ def write_rows(
     return write_with_retries(contention, lambda: attempt().run(), on_conflict)
 
 
-def _prepared(
-    rows: pa.Table, removed: pa.Table | None, schema_json: str, choices: WriteChoices
-) -> tuple[TargetSchema, PreparedInput]:
+def _prepared(made: WriteInput, schema_json: str, choices: WriteChoices) -> tuple[TargetSchema, PreparedInput]:
     """Return the schema of a write and its input, checked against it. Raises as `write_rows`, with nothing written."""
+    rows, removed, parts = made.rows, made.removed, made.parts
     definition, operation, options = choices.view.definition, choices.operation, choices.options
     index = definition.buckets
     if removed is not None and operation is not Operation.UPSERT:
@@ -168,6 +168,8 @@ def _prepared(
         index.check_values(prepared.keys)
         if choices.view.refuses_cut_keys:
             index.check_plain(prepared.keys)
+    if parts is not None and prepared.rows.num_rows == rows.num_rows:  # else two rows had one key
+        prepared = replace(prepared, rows=prepared.rows.append_column(PARTIAL, pa.array(parts[1])), parts=parts[0])
     if removed is not None and removed.num_rows:
         prepared = with_purged(prepared, removed, target.schema, definition.keygen)
     return target, prepared
@@ -321,6 +323,8 @@ class _Attempt:
         tasks, choices = routed.tasks, self.choices
         index = routed.view.definition.buckets
         context = write_context(self.table, transaction.instant, choices.operation, choices.options, self.target, index)
+        if sum(len(task.positions) for task in tasks) <= routed.rows.num_rows:  # else a key is in several file groups
+            context = replace(context, parts=self.prepared.parts)
         # A partition begins with its metadata file, so that readers that list folders find it.
         for partition in sorted({t.task.partition_path for t in tasks}):
             create_partition(self.table, partition, transaction.instant)

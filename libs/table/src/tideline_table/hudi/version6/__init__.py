@@ -49,7 +49,7 @@ class Version6(TableFormat):
 
     @property
     def missing(self) -> Mapping[Feature, int]:
-        return dict.fromkeys(SINCE_VERSION_9, 9)
+        return {**dict.fromkeys(SINCE_VERSION_9, 9), Feature.PARTIAL_RECORDS: 8}
 
     def version_properties(self) -> Mapping[str, str]:
         return {p.VERSION: str(_VERSION), p.LAYOUT: self.layout, p.ARCHIVE_FOLDER: _ARCHIVE, p.TIMEZONE: "UTC"}
