@@ -136,7 +136,6 @@ public final class HudiJavaClient {
         case "read" -> read();
         case "write" -> write();
         case "service" -> service();
-        case "timeline" -> timeline();
         case "locations" -> locations();
         case "column_stats" -> columnStats();
         default -> throw new IllegalArgumentException("unknown command " + text("command"));
@@ -225,12 +224,6 @@ public final class HudiJavaClient {
           .withConf(HADOOP)
           .withDataModel(GenericData.get())
           .build();
-    }
-
-    private Object timeline() {
-      return table().getActiveTimeline().getInstants().stream()
-          .map(i -> List.of(i.requestedTime(), i.getAction(), i.getState().name()))
-          .collect(Collectors.toList());
     }
 
     /** By record key, the partition, file id and instant that the record index of the metadata table has. */
@@ -355,12 +348,6 @@ public final class HudiJavaClient {
             HoodieWriteMetadata<List<WriteStatus>> compacted = client.compact(instant);
             client.commitCompaction(instant, compacted, Option.empty());
             return instant;
-          case "schedule_log_compaction":
-            return client.scheduleLogCompaction(Option.empty()).orElse(null);
-          case "log_compact":
-            HoodieWriteMetadata<List<WriteStatus>> joined = client.logCompact(instant);
-            client.commitLogCompaction(instant, joined, Option.empty());
-            return instant;
           case "schedule_clustering":
             return client.scheduleClustering(Option.empty()).orElse(null);
           case "cluster":
@@ -369,17 +356,8 @@ public final class HudiJavaClient {
           case "clean":
             var cleaned = client.clean();
             return cleaned == null ? null : cleaned.getStartCleanTime();
-          case "archive":
-            client.archive();
-            return null;
           case "rollback":
             return client.rollback(instant) ? instant : null;
-          case "savepoint":
-            client.savepoint(instant, "test", "a savepoint");
-            return instant;
-          case "restore":
-            client.restoreToSavepoint(instant);
-            return instant;
           default:
             throw new IllegalArgumentException("unknown service " + text("service"));
         }

@@ -115,10 +115,6 @@ class HudiJavaClient:
         done = self._ask("service", base_path=str(base_path), service=service, options=dict(options), instant=instant)
         return None if done is None else str(done)
 
-    def timeline(self, base_path: Path) -> list[tuple[str, str, str]]:
-        """Instant, action and state of the active timeline."""
-        return [(instant, action, state) for instant, action, state in self._ask("timeline", base_path=str(base_path))]
-
     def locations(self, base_path: Path, keys: Iterable[str]) -> dict[str, tuple[str, str, str]]:
         """By record key, the partition path, file id and instant that the record index has. Unknown keys are left out."""
         found = self._ask("locations", base_path=str(base_path), keys=list(keys))

@@ -233,7 +233,7 @@ class OpenTables:
 
     def known(self) -> dict[str, str]:
         """Return the base paths of the tables that are open or rest, by uid, as of the last visit."""
-        return {**self.resting()} | {self._uids[base_path]: base_path for base_path in self._open}
+        return {**self.resting(), **{self._uids[base_path]: base_path for base_path in self._open}}
 
     def storage(self, base_path: str) -> Storage:
         """Open the storage of a table, with its requests counted."""
