@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import structlog
@@ -11,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.runtime.processes import clean_environment
 
-from tideline_runtime import registry as registry_module
+from tideline_runtime import table_search
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
-from tideline_runtime.registry import MAX_DEPTH, TablePattern, TableRegistry, find_tables, level_pattern
+from tideline_runtime.registry import BESIDE_FROM_S, TableRegistry
 from tideline_runtime.shards import StaticShards, shard_of
+from tideline_runtime.table_search import MAX_DEPTH, TablePattern, find_tables, level_pattern
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError
 from tideline_table.storage import MemoryStorage, open_storage, root_uri
@@ -152,7 +154,7 @@ def test_depth_is_bounded(tmp_path):
 
 
 def test_number_of_tables_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry_module, "MAX_TABLES", 2)
+    monkeypatch.setattr(table_search, "MAX_TABLES", 2)
     for name in "abc":
         make_table(tmp_path / name)
     with pytest.raises(InvalidSetting, match="at most 2 tables"):
@@ -250,3 +252,94 @@ def test_memory_storage_names():
     storage = MemoryStorage("memory:/lake")
     storage.put("a/.hoodie/hoodie.properties", b"")
     assert list(find_tables(TablePattern("memory:/lake", ("*",)), storage)) == ["memory:/lake/a"]
+
+
+class SlowStorage(MemoryStorage):
+    """A folder whose listing takes a second of the clock, and may wait for the test."""
+
+    def __init__(self, clock):
+        super().__init__("memory:///lake")
+        self.clock, self.may_go, self.listed = clock, threading.Event(), 0
+        self.may_go.set()
+
+    def list_folder(self, folder):
+        self.listed += 1
+        assert self.may_go.wait(60)
+        self.clock.advance(2 * BESIDE_FROM_S)
+        return super().list_folder(folder)
+
+
+def test_behind_a_slow_scan_the_next_ones_run_beside_the_visits():
+    clock = ManualClock()
+    lake = SlowStorage(clock)
+    lake.put("a/.hoodie/hoodie.properties", b"")
+    found = registry("memory:///lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake)
+    assert found.tables() == ("memory:///lake/a",)
+    lake.put("b/.hoodie/hoodie.properties", b"")
+    lake.delete("a/.hoodie/hoodie.properties")
+    lake.may_go.clear()
+    clock.advance(60)
+    assert found.tables() == ("memory:///lake/a",), "the search is at work"
+    found.doubt("memory:///lake/a")  # while it searches: the next one asks
+    assert found.tables() == ("memory:///lake/a",)
+    assert found.scans == 2
+    lake.may_go.set()
+    search_ends()
+    assert found.tables() == ("memory:///lake/a", "memory:///lake/b")
+    clock.advance(60)
+    found.tables()
+    search_ends()
+    assert found.tables() == ("memory:///lake/b",)
+    assert (found.scans, lake.listed) == (3, 3)
+
+
+class MovingShards(StaticShards):
+    """One shard, which is taken later."""
+
+    holds_it = False
+
+    def held(self):
+        return (0,) if self.holds_it else ()
+
+    def term(self, shard):
+        return "" if self.holds_it else None
+
+
+def test_a_shard_taken_during_a_scan_is_served_at_once():
+    clock, shards = ManualClock(), MovingShards()
+    lake = SlowStorage(clock)
+    lake.put("a/.hoodie/hoodie.properties", b"")
+    found = registry("memory:///lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake, shards=shards)
+    assert found.tables() == ()
+    lake.may_go.clear()
+    clock.advance(60)
+    found.tables()
+    MovingShards.holds_it = True
+    assert found.tables() == ("memory:///lake/a",)
+    lake.may_go.set()
+    search_ends()
+    assert found.tables() == ("memory:///lake/a",)
+
+
+def test_the_error_of_a_scan_beside_the_visits_is_raised_by_the_next_visit(monkeypatch):
+    clock = ManualClock()
+    lake = SlowStorage(clock)
+    lake.put("a/.hoodie/hoodie.properties", b"")
+    found = registry("memory:///lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake)
+    found.tables()
+    monkeypatch.setattr(table_search, "MAX_TABLES", 0)
+    clock.advance(60)
+    found.tables()
+    search_ends()
+    with pytest.raises(InvalidSetting):
+        found.tables()
+    monkeypatch.undo()
+    assert found.tables() == ("memory:///lake/a",)
+    search_ends()
+    assert found.tables() == ("memory:///lake/a",)
+
+
+def search_ends():
+    for thread in threading.enumerate():
+        if thread.name == "table-search":
+            thread.join(60)

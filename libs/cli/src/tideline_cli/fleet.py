@@ -19,7 +19,7 @@ from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.cleaning import with_cleaner, with_cleaner_options
 from tideline_runtime.planning.ledger import rewriting_of
 from tideline_runtime.policy import Policies, read_policies
-from tideline_runtime.registry import TablePattern, find_tables
+from tideline_runtime.table_search import TablePattern, find_tables
 from tideline_table.action import (
     Rules,
     Standing,

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from threading import Thread
 from typing import Protocol
-from urllib.parse import unquote
 
-from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
 from tideline_runtime.shards import Shards, StaticShards, holds
+from tideline_runtime.table_search import Search, TablePattern, search
 from tideline_table.clock import Clock
-from tideline_table.errors import StorageError, TidelineError, UnsupportedTable
-from tideline_table.storage import Storage, exists, open_storage, root_uri
-from tideline_table.table import IDENTITY_PATH
+from tideline_table.errors import StorageError, TidelineError
+from tideline_table.storage import Storage, open_storage
 
 _log = get_logger(__name__)
-
-PROPERTIES = ".hoodie/hoodie.properties"
-"""The file that makes a folder a table."""
 
 RESTING_S = 3600.0
 """Interval of scans while a mirror tells which tables come and go."""
@@ -30,59 +24,10 @@ RESTING_S = 3600.0
 _SCANS_PER_CHECK = 10
 """Scans of which one asks every folder whether it is a table; the others ask those that were none."""
 
-MAX_DEPTH = 12
-"""Number of levels below its root that a `**` pattern searches."""
-
-MAX_TABLES = 100_000
-"""Ten times the planned fleet; a pattern that finds more is a mistake."""
+BESIDE_FROM_S = 0.1
+"""Behind a scan that took longer, scans run beside the visits of tables: an event about one of them does not wait for them."""
 
 _EVERYTHING = StaticShards()
-_WILDCARD = re.compile(r"[*?]")
-_EVERY_DEPTH = "**"
-
-
-@dataclass(frozen=True, slots=True)
-class TablePattern:
-    """One item of the `tables` setting: the folder without wildcards, and the pattern of each folder level below it.
-
-    Without parts, `root` is the base path itself. A last part `**` stands for any number of levels.
-    """
-
-    root: str
-    parts: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """The pattern as text, with a canonical root."""
-        return "/".join((self.root, *self.parts))
-
-    def matches(self, base_path: str) -> bool:
-        """Return whether the search for this pattern finds a table at the canonical base path."""
-        if base_path == self.root:
-            return not self.parts
-        inside = base_path.removeprefix(f"{self.root.rstrip('/')}/")
-        levels = inside.split("/")
-        if inside == base_path or not self.parts:
-            return False
-        if self.parts[-1] == _EVERY_DEPTH:
-            first = self.parts[:-1]
-            return len(levels) > len(first) and all(map(_fits, first, levels))
-        return len(levels) == len(self.parts) and all(map(_fits, self.parts, levels))
-
-    @classmethod
-    def parse(cls, text: str) -> TablePattern:
-        """Parse a pattern. Raises `InvalidSetting` for `!`, for `**` anywhere but at the end, and for an unsupported scheme."""
-        if text.startswith("!"):
-            raise _wrong_pattern(text, "patterns of tables to work on: no pattern can exclude tables")
-        levels = text.rstrip("/").split("/")
-        first = next((i for i, level in enumerate(levels) if _WILDCARD.search(level)), len(levels))
-        root, parts = "/".join(levels[:first]) or ("/" if text.startswith("/") else "."), tuple(levels[first:])
-        if not text or any(_EVERY_DEPTH in part and (part != _EVERY_DEPTH or part is not parts[-1]) for part in parts):
-            raise _wrong_pattern(text, "a base path, or one with * and ? in folder names and ** as the last part")
-        try:
-            return cls(root_uri(root), parts)
-        except UnsupportedTable as error:
-            raise _wrong_pattern(text, error.expected) from None
 
 
 class TableChoice(Protocol):
@@ -111,8 +56,9 @@ class TableRegistry:
     """The tables of the shards that this instance holds, scanned again at an interval. Used by one thread.
 
     A table that a `source` names is searched for as soon as the source names it; the source decides whether the service works
-    on it. `beat` is called at every folder that a search lists, because a search can take minutes. The constructor raises
-    `InvalidSetting` for an invalid pattern.
+    on it. `beat` is called at every folder that a search lists, because a search can take minutes. Behind a scan that took longer
+    than `BESIDE_FROM_S`, the further ones run in a thread of their own; until one ends, the tables of the last one are returned.
+    The constructor raises `InvalidSetting` for an invalid pattern.
     """
 
     def __init__(
@@ -145,8 +91,12 @@ class TableRegistry:
         self._tables: tuple[str, ...] = ()
         self._scanned_at_s: float | None = None
         self._scans = 0
-        self._sure: set[str] = set()
-        """The tables that the last scan found and that nothing casts doubt on: their folders need no request of their own."""
+        self._is_slow = False
+        """Whether a scan took longer than `BESIDE_FROM_S`."""
+        self._beside: Future[Search] | None = None
+        """The scan that runs beside the visits."""
+        self._doubted: set[str] = set()
+        """Known tables of which the next scan asks whether they are there. The others need no request of their own."""
 
     def tables(self, *, rests: bool = False) -> tuple[str, ...]:
         """Return the canonical base paths of the shards held, sorted; scan first if the interval is over.
@@ -156,10 +106,18 @@ class TableRegistry:
         Raises `DependencyDown` until the source has answered once, and `InvalidSetting` for a pattern with more than
         `MAX_TABLES` tables. A root whose storage does not answer is no error; see `rescan`.
         """
-        if self.next_scan_in_s() <= 0 and not (rests and not self._failed and self._scanned_for_s() < RESTING_S):
+        if self._beside is not None and self._beside.done():
+            done, self._beside = self._beside, None
+            self._end(done.result())
+        is_due = self.next_scan_in_s() <= 0 and not (rests and not self._failed and self._scanned_for_s() < RESTING_S)
+        if is_due and not self._is_slow:
             self.rescan()
-        elif self._shards.held() != self._held or (self._source is not None and self._source.revision != self._revision):
-            self._search(pattern for pattern in self._named_patterns() if pattern not in self._found)
+            return self._tables
+        if is_due and self._beside is None:
+            self._begin_beside()
+        if self._shards.held() != self._held or (self._source is not None and self._source.revision != self._revision):
+            added = [pattern for pattern in self._named_patterns() if pattern not in self._found]
+            self._take(search(added, (), self._clock, self._storage_of, self._beat))
             self._select()
         return self._tables
 
@@ -202,7 +160,7 @@ class TableRegistry:
 
     @property
     def scans(self) -> int:
-        """The number of scans so far."""
+        """The number of scans that have begun."""
         return self._scans
 
     def next_scan_in_s(self) -> float:
@@ -211,7 +169,7 @@ class TableRegistry:
 
     def doubt(self, base_path: str) -> None:
         """Let the next scan check that a table is at this base path, which it otherwise does for known tables at every tenth."""
-        self._sure.discard(base_path)
+        self._doubted.add(base_path)
 
     def _scanned_for_s(self) -> float:
         """Return the seconds since the last scan."""
@@ -222,13 +180,34 @@ class TableRegistry:
 
         If storage does not answer for a root, the tables found there before are kept. Raises as `tables` does.
         """
-        if self._scans % _SCANS_PER_CHECK == 0:
-            self._sure.clear()
+        self._end(search(*self._begin(), self._clock, self._storage_of, self._beat))
+
+    def _begin(self) -> tuple[tuple[TablePattern, ...], set[str]]:
+        """Return what a scan searches for, and the tables that need no request."""
+        is_check = self._scans % _SCANS_PER_CHECK == 0
+        sure = set() if is_check else {base for bases in self._found.values() for base in bases} - self._doubted
         self._scans += 1
-        self._search((*self._patterns, *self._named_patterns()))
-        self._sure = {base for bases in self._found.values() for base in bases}
+        self._doubted.clear()
+        return (*self._patterns, *self._named_patterns()), sure
+
+    def _end(self, found: Search) -> None:
+        self._take(found)
         self._select()
         self._scanned_at_s = self._clock.monotonic_s()
+        self._is_slow |= found.took_s > BESIDE_FROM_S
+
+    def _begin_beside(self) -> None:
+        patterns, sure = self._begin()
+        self._beside = found = Future()
+
+        def run() -> None:
+            # Without a beat: the thread of the visits gives the signs of life.
+            try:
+                found.set_result(search(patterns, sure, self._clock, self._storage_of))
+            except Exception as error:  # noqa: BLE001 - `tables` raises it
+                found.set_exception(error)
+
+        Thread(target=run, name="table-search", daemon=True).start()
 
     def _named_patterns(self) -> tuple[TablePattern, ...]:
         """Read the source; return the tables to search for, and forget those that it no longer names."""
@@ -247,23 +226,22 @@ class TableRegistry:
     def _is_mine(self, base_path: str) -> bool:
         return holds(self._shards, base_path)
 
-    def _search(self, patterns: Iterable[TablePattern]) -> None:
-        for pattern in patterns:
-            self._beat()
+    def _take(self, of_patterns: Search) -> None:
+        for pattern, found in of_patterns.found.items():
+            if pattern not in self._searched:
+                continue  # the source has withdrawn it meanwhile
             self._failed.pop(pattern, None)
-            try:
-                found = find_tables(pattern, self._storage_of(pattern.root), self._beat, self._sure)
-                self._found[pattern] = tuple(_bounded(found, pattern))
-            except TidelineError as error:
-                if not isinstance(error, StorageError) and pattern.root not in self._named:
-                    raise
-                # A wrong setting ends the service; a wrong base path in a source of tables must not end it.
-                self._failed[pattern] = str(error)
-                _log.warning("search for tables failed", root=pattern.root, exc_info=error)
-                if self._metrics:
-                    self._metrics.increment(TABLE_SCAN_FAILURES)
-            else:
+            if not isinstance(found, TidelineError):
+                self._found[pattern] = found
                 self._report_match(pattern)
+                continue
+            if not isinstance(found, StorageError) and pattern.root not in self._named:
+                raise found
+            # A wrong setting ends the service; a wrong base path in a source of tables must not end it.
+            self._failed[pattern] = str(found)
+            _log.warning("search for tables failed", root=pattern.root, exc_info=found)
+            if self._metrics:
+                self._metrics.increment(TABLE_SCAN_FAILURES)
 
     def _report_match(self, pattern: TablePattern) -> None:
         """Log a pattern of the setting that selects no table: once, and again after it has selected tables in between."""
@@ -280,76 +258,3 @@ class TableRegistry:
         self._tables = tuple(sorted(base for base in found if self._is_mine(base)))
         if self._metrics:
             self._metrics.set(TABLES, len(self._tables))
-
-
-def find_tables(
-    pattern: TablePattern, storage: Storage, beat: Callable[[], None] = lambda: None, sure: Collection[str] = ()
-) -> Iterator[str]:
-    """Yield canonical base paths that match and hold a table. `storage` is opened on the pattern's root. Raises `StorageError`.
-
-    Does not search inside tables or hidden folders, nor through symbolic links. `beat` is called before each folder. Folders in
-    `sure` count as tables without being asked.
-    """
-    yield from _matching(storage, "", pattern.parts, 0, beat, sure)
-
-
-def _matching(
-    storage: Storage, folder: str, parts: tuple[str, ...], depth: int, beat: Callable[[], None], sure: Collection[str]
-) -> Iterator[str]:
-    beat()
-    if not parts or parts == (_EVERY_DEPTH,):
-        base_path = f"{storage.root.rstrip('/')}/{_quoted(storage, folder)}" if folder else storage.root
-        # `root/**` matches folders below root only; a plain base path names root itself.
-        if (not parts or depth) and (base_path in sure or _is_table(storage, folder)):
-            yield base_path
-            return
-        if not parts or depth >= MAX_DEPTH:
-            return
-    every_depth = parts[0] == _EVERY_DEPTH
-    wanted = re.compile(".*") if every_depth else level_pattern(parts[0])
-    for name in storage.list_folder(folder).folders:
-        # A name with a backslash is not a valid path of the storage port, so no table can be there.
-        if not name.startswith(".") and "\\" not in name and wanted.fullmatch(name):
-            inner = f"{folder}/{name}" if folder else name
-            yield from _matching(storage, inner, parts if every_depth else parts[1:], depth + 1, beat, sure)
-
-
-def _fits(part: str, level: str) -> bool:
-    return level_pattern(part).fullmatch(unquote(level)) is not None
-
-
-def _is_table(storage: Storage, folder: str) -> bool:
-    # A table that lost its properties is found, too, so that it is reported instead of missed.
-    return any(exists(storage, f"{folder}/{path}" if folder else path) for path in (PROPERTIES, IDENTITY_PATH))
-
-
-@lru_cache(maxsize=1024)
-def level_pattern(part: str) -> re.Pattern[str]:
-    """Return what matches names of one folder level: `*` stands for any characters, `?` for one.
-
-    Matching takes no exponential time.
-    """
-    first, *others = (re.escape(piece).replace(r"\?", ".") for piece in re.split(r"\*+", part))
-    if not others:
-        return re.compile(first, re.DOTALL)
-    *middle, last = others
-    # The first place of each piece leaves the most room for the next ones, so the groups are atomic.
-    return re.compile(f"{first}{''.join(f'(?>.*?{piece})' for piece in middle)}.*{last}", re.DOTALL)
-
-
-def _quoted(storage: Storage, folder: str) -> str:
-    # Quoted like the roots of tables named without a pattern; otherwise a table found both ways would count twice.
-    return root_uri(f"/{folder}").partition(":/")[2] if storage.root.startswith("file:") else folder
-
-
-def _bounded(found: Iterator[str], pattern: TablePattern) -> Iterator[str]:
-    for count, base_path in enumerate(found):
-        if count >= MAX_TABLES:
-            raise _wrong_pattern(pattern.text, f"a pattern for at most {MAX_TABLES} tables")
-        yield base_path
-
-
-def _wrong_pattern(text: str, expected: str) -> InvalidSetting:
-    # The text before an @ may be a secret.
-    shown = re.sub(r"//[^/@]*@", "//***@", text)
-    return InvalidSetting(f"setting 'tables' has {shown!r}", name="tables", origin="", expected=expected)

@@ -12,9 +12,9 @@ from tideline_locks import OnUnreachable, check_lock_url
 from tideline_locks.table_lock import check_unreachable
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.policy import read_policies
-from tideline_runtime.registry import TablePattern
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shard_leases import check_shard_leases
+from tideline_runtime.table_search import TablePattern
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.errors import InvalidOption
 

@@ -37,7 +37,7 @@ from tideline_runtime.logging import get_logger
 from tideline_runtime.policy import Policies
 from tideline_runtime.policy.live import LivePolicies
 from tideline_runtime.policy.resolution import Requested
-from tideline_runtime.registry import PROPERTIES
+from tideline_runtime.table_search import PROPERTIES
 from tideline_runtime.table_source import TableSource
 from tideline_table.action import failure_document, pending_bytes, status_document
 from tideline_table.clock import Clock

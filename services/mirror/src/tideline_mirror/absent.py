@@ -8,9 +8,9 @@ from tideline_mirror.metrics import DELETED
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables
-from tideline_runtime.registry import PROPERTIES
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
+from tideline_runtime.table_search import PROPERTIES
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import TidelineError
 from tideline_table.storage import exists, open_storage

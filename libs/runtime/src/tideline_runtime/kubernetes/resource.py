@@ -10,7 +10,7 @@ from tideline_runtime.api_server import Item
 from tideline_runtime.members import OF_TABLES
 from tideline_runtime.policy.fields import FLEET_OPTIONS
 from tideline_runtime.policy.resolution import Requested
-from tideline_runtime.registry import TablePattern
+from tideline_runtime.table_search import TablePattern
 from tideline_runtime.table_settings import overrides_problem
 from tideline_runtime.table_source import NamedTable, Trouble
 from tideline_table.config import Options

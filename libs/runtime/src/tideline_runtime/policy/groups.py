@@ -14,8 +14,8 @@ from tideline_runtime.policy.document import MAX_BYTES, Document, Place, parse_d
 from tideline_runtime.policy.errors import PolicyRefused, Problem
 from tideline_runtime.policy.model import Scope
 from tideline_runtime.policy.selector import Group, is_uid
-from tideline_runtime.registry import TablePattern
 from tideline_runtime.setting_errors import expectation, shortened
+from tideline_runtime.table_search import TablePattern
 from tideline_table.errors import TidelineError
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)

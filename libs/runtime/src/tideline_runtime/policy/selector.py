@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from tideline_runtime.registry import TablePattern, level_pattern
+from tideline_runtime.table_search import TablePattern, level_pattern
 
 Rank = tuple[int, ...]
 """How narrow a rule is for a table. Of two ranks, the greater tuple is the narrower one."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tideline_locks import OnUnreachable, open_lock_provider
 from tideline_locks.table_lock import BESIDE_TABLE, lock_name
 from tideline_runtime.policy.resolution import Policies
-from tideline_runtime.registry import TablePattern, find_tables
 from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.table_search import TablePattern, find_tables
 from tideline_table.clock import SystemClock
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, CLUSTERING_SORT_COLUMNS, column_list
 from tideline_table.errors import StorageError, TidelineError
