@@ -297,7 +297,7 @@ def _remove_causes(run: Run) -> None:
     if any(member.group == FRUGAL for member in run.tables):
         # Writers go on until the end, so that a budget is reached, however slow the machine is.
         is_held = lambda: run.instances.total("planner", CHANGES.name, verdict="budget") > 0  # noqa: E731
-        wait_until("a budget is reached", is_held, run.instances, 300.0)
+        run.note("a budget is reached", wait_until("a budget is reached", is_held, run.instances, _budget_limit_s(len(run.tables))))
         now = datetime.now(UTC)
     # A clustering of partitions that are written would end jobs, so these tables are clustered when their jobs pause.
     run.hudi.stop()
@@ -305,6 +305,11 @@ def _remove_causes(run: Run) -> None:
     run.causes.remove()
     _put_in_force(run, Phase(None, None, None, is_frugal=False, is_paused=False, is_cured=True, hudi_mode="services"), now)
     run.causes.retry()
+
+
+def _budget_limit_s(tables: int) -> float:
+    """Return the longest time until a budget is reached: a few services of each table, which the executors run in turn."""
+    return 300.0 + 6.0 * tables
 
 
 def _rest(run: Run) -> None:

@@ -258,7 +258,7 @@ class SlowStorage(MemoryStorage):
     """A folder whose listing takes a second of the clock, and may wait for the test."""
 
     def __init__(self, clock):
-        super().__init__("memory:///lake")
+        super().__init__("s3://lake")
         self.clock, self.may_go, self.listed = clock, threading.Event(), 0
         self.may_go.set()
 
@@ -273,23 +273,24 @@ def test_behind_a_slow_scan_the_next_ones_run_beside_the_visits():
     clock = ManualClock()
     lake = SlowStorage(clock)
     lake.put("a/.hoodie/hoodie.properties", b"")
-    found = registry("memory:///lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake)
-    assert found.tables() == ("memory:///lake/a",)
+    found = registry("s3://lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake)
+    assert found.tables() == ("s3://lake/a",)
     lake.put("b/.hoodie/hoodie.properties", b"")
+    lake.put("a/.hoodie/other", b"")
     lake.delete("a/.hoodie/hoodie.properties")
     lake.may_go.clear()
     clock.advance(60)
-    assert found.tables() == ("memory:///lake/a",), "the search is at work"
-    found.doubt("memory:///lake/a")  # while it searches: the next one asks
-    assert found.tables() == ("memory:///lake/a",)
+    assert found.tables() == ("s3://lake/a",), "the search is at work"
+    found.doubt("s3://lake/a")  # while it searches: the next one asks
+    assert found.tables() == ("s3://lake/a",)
     assert found.scans == 2
     lake.may_go.set()
     search_ends()
-    assert found.tables() == ("memory:///lake/a", "memory:///lake/b")
+    assert found.tables() == ("s3://lake/a", "s3://lake/b")
     clock.advance(60)
     found.tables()
     search_ends()
-    assert found.tables() == ("memory:///lake/b",)
+    assert found.tables() == ("s3://lake/b",)
     assert (found.scans, lake.listed) == (3, 3)
 
 
@@ -309,23 +310,23 @@ def test_a_shard_taken_during_a_scan_is_served_at_once():
     clock, shards = ManualClock(), MovingShards()
     lake = SlowStorage(clock)
     lake.put("a/.hoodie/hoodie.properties", b"")
-    found = registry("memory:///lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake, shards=shards)
+    found = registry("s3://lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake, shards=shards)
     assert found.tables() == ()
     lake.may_go.clear()
     clock.advance(60)
     found.tables()
     MovingShards.holds_it = True
-    assert found.tables() == ("memory:///lake/a",)
+    assert found.tables() == ("s3://lake/a",)
     lake.may_go.set()
     search_ends()
-    assert found.tables() == ("memory:///lake/a",)
+    assert found.tables() == ("s3://lake/a",)
 
 
 def test_the_error_of_a_scan_beside_the_visits_is_raised_by_the_next_visit(monkeypatch):
     clock = ManualClock()
     lake = SlowStorage(clock)
     lake.put("a/.hoodie/hoodie.properties", b"")
-    found = registry("memory:///lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake)
+    found = registry("s3://lake/*", clock=clock, rescan_s=60, storage_of=lambda _: lake)
     found.tables()
     monkeypatch.setattr(table_search, "MAX_TABLES", 0)
     clock.advance(60)
@@ -334,9 +335,9 @@ def test_the_error_of_a_scan_beside_the_visits_is_raised_by_the_next_visit(monke
     with pytest.raises(InvalidSetting):
         found.tables()
     monkeypatch.undo()
-    assert found.tables() == ("memory:///lake/a",)
+    assert found.tables() == ("s3://lake/a",)
     search_ends()
-    assert found.tables() == ("memory:///lake/a",)
+    assert found.tables() == ("s3://lake/a",)
 
 
 def search_ends():
