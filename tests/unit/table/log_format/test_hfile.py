@@ -401,10 +401,11 @@ def test_keys_are_found_in_either_order(order, per_block):
         assert file.first_key <= wanted[0] <= wanted[-1] <= file.last_key
         found = {key for batch in file.blocks_of(wanted) for key in batch.column("key").to_pylist()}
         assert found >= set(wanted)
-    if order is sorted:
-        return
+    assert file.read()["key"].to_pylist() == keys
+    # Neither order.
+    keys[3:5] = keys[4:2:-1]
     with pytest.raises(CorruptMetadata, match="out of order"):
-        file.read()
+        HFile(hfile([[(key, key) for key in keys]])).read()
 
 
 @pytest.mark.parametrize("longer", [0, 1], ids=["even", "uneven"])

@@ -134,16 +134,20 @@ class HFile:
         return [_bounds(_row(reference.key)) for reference in self._root]
 
     def entries(self) -> Iterator[pa.RecordBatch]:
-        """Yield keys (rows) and values, one batch per data block, keys strictly ascending."""
+        """Yield keys (rows) and values, one batch per data block, keys strictly ascending: by octets, or all by UTF-16 units."""
         found = 0
         last: bytes | None = None
+        ranked = _by_octets
         for reference, block in self._data_blocks():
             batch = entries_of_block(block, has_mvcc=self._has_mvcc)
             if not batch.num_rows:
                 continue
             keys = batch.column(0)
-            if (last is not None and keys[0].as_py() <= last) or not is_ascending(keys):
-                raise corrupt(f"a data block at {reference.offset} with keys out of order", "each key once, in order")
+            joined = keys if last is None else pa.concat_arrays([pa.array([last], keys.type), keys])
+            if not is_ascending(ranked(joined)):
+                ranked = _by_utf16_units
+                if not is_ascending(ranked(joined)):
+                    raise corrupt(f"a data block at {reference.offset} with keys out of order", "each key once, in order")
             last = keys[-1].as_py()
             found += batch.num_rows
             if found > self.entry_count:
@@ -375,6 +379,14 @@ def _leaf_index(content: memoryview) -> list[_Reference]:
         offset, size_bytes = _ENTRY.unpack_from(content, begin)
         found.append(_Reference(offset, size_bytes, bytes(content[begin + _ENTRY.size : end])))
     return found
+
+
+def _by_octets(keys: pa.Array) -> pa.Array:
+    return keys
+
+
+def _by_utf16_units(keys: pa.Array) -> pa.Array:
+    return pa.array([key.decode("utf-8", "replace").encode("utf-16-be") for key in keys.to_pylist()], pa.binary())
 
 
 def is_ascending(keys: pa.Array) -> bool:
