@@ -438,6 +438,40 @@ def test_files_that_are_cleaned_again_and_again():
         hudi_written_state(storage)
 
 
+class Archiving(MemoryStorage):
+    """Another process archives the oldest instant before the file of it that was listed is read."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+
+    def read(self, path):
+        if self.times and path.endswith("commit"):
+            self.times -= 1
+            self.delete(path)
+        return super().read(path)
+
+
+@pytest.mark.parametrize("properties", [LAYOUT_ONE, LAYOUT_TWO])
+def test_an_instant_that_is_archived_before_it_is_read(properties):
+    place = Place(properties)
+    place.storage = Archiving(2)
+    place.put(*(base(at, f"f{at}-0") for at in (1, 3, 5)))
+    for at in (1, 3, 5):
+        place.write(at, at + 1)
+    assert sorted(s.group.file_id for s in place.state.latest_slices()) == ["f1-0", "f3-0", "f5-0"]
+    assert list(place.state.actions) == [t(5)]
+
+
+def test_a_timeline_of_which_a_file_is_gone_at_each_look():
+    place = Place(LAYOUT_ONE)
+    place.storage = Archiving(99)
+    for at in range(1, 20):
+        place.write(at)
+    with pytest.raises(StorageError, match="deleted files during each"):
+        _ = place.state
+
+
 # --- history ----------------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
-from tideline_table.errors import CorruptMetadata, StorageError, TableIncomplete, UnsupportedTable, parsing
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError, TableIncomplete, UnsupportedTable, parsing
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
@@ -49,7 +49,7 @@ def hudi_written_state(
 
     Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout, commits with files that
     Hudi's writers do not name so, or log files in a copy-on-write table, `TableIncomplete` for data files without any instant,
-    and `StorageError` if other writers kept removing files while the table was listed.
+    and `StorageError` if other writers kept removing files meanwhile.
     """
     form = format_of(properties or {})
     state = _listed_state(storage, form, timeline_zone(properties or {}), list_files)
@@ -71,7 +71,10 @@ def _listed_state(storage: Storage, form: TableFormat, zone: tzinfo, list_files:
         after = list_timeline(storage, form, zone)
         if _removals(after) == _removals(listing):
             _check_not_empty(form, after, groups)
-            return _state(storage, form, listing, groups, zone)
+            try:
+                return _state(storage, form, listing, groups, zone)
+            except ObjectNotFound:  # an archival took a timeline file that was listed
+                after = list_timeline(storage, form, zone)
         listing = after
     raise StorageError(f"other processes deleted files during each of {_LISTINGS} listings", remedy="read the table again")
 
