@@ -66,11 +66,16 @@ class HudiSlice:
                 found.append(block)
         # Nothing tells an archived delta commit of layout 1 from one that failed, and one of layout 2 may be pending in the table.
         first = min(valid, default="")
-        if any(block.instant < first for block in found):
+        if any(block.instant < first and (rolls_back or _says_something(storage, block)) for block in found):
             raise CorruptMetadata(
                 f"a log file in {folder_of(self.partition)} of an instant before {first}", expected="instants of its timeline"
             )
         return [block for block in found if block.instant in valid]
+
+
+def _says_something(storage: Storage, block: LogBlock) -> bool:
+    # The first log file of a group holds no deletions, and may stay for long.
+    return block.type is not BlockType.DELETE or read_deletes(storage, block).num_rows > 0
 
 
 @dataclass(frozen=True, slots=True)
