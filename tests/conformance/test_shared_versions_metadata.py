@@ -296,3 +296,17 @@ def test_both_compact_it(apache_hudi: ApacheHudi, workdir: Path, monkeypatch: py
     kept.check("we compacted behind them")
     kept.theirs(range(26), 20)
     kept.check("they upsert all")
+
+
+def test_bounds_of_decimals_that_we_compact(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """By their octets, 1.04 (68) would be above 3.00 (01 2C), and the partition without it."""
+    kept = Kept(apache_hudi, workdir / "t", Kind.MOR, 9, ALL, {**BY_INDEX, "hoodie.metadata.compact.max.delta.commits": "900"})
+    kept.kept[METADATA_COMPACTION_DELTA_COMMITS.key] = "1"
+    turns = kept.turns
+    turns.create_here()
+    kept.ours(range(10), 1, Operation.BULK_INSERT)
+    kept.theirs(range(10, 14), 25)
+    for ts in (26, 27):
+        kept.ours(range(0, 6, 2), ts)
+    rows = turns.peer.read(turns.path, metadata=True, where="amount > 2", options=SKIPPING)
+    assert sorted(rows.column("id").to_pylist()) == ["k0010", "k0011", "k0012", "k0013"]

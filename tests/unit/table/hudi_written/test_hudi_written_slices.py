@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tideline_table.clock import ManualClock
-from tideline_table.errors import CorruptMetadata, StorageError, UnsafePath, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, StorageError, TableIncomplete, UnsafePath, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.format import ArchivedInstant
 from tideline_table.hudi.formats import UPGRADED, format_of
@@ -436,6 +436,55 @@ def test_files_that_are_cleaned_again_and_again():
     storage.put(f"p/{base(1, 'f0-0')}", b"x")
     with pytest.raises(StorageError, match="deleted files during each"):
         hudi_written_state(storage)
+
+
+class Archiving(MemoryStorage):
+    """Another process archives the oldest instant before the file of it that was listed is read."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+
+    def read(self, path):
+        if self.times and path.endswith("commit"):
+            self.times -= 1
+            self.delete(path)
+        return super().read(path)
+
+
+@pytest.mark.parametrize("properties", [LAYOUT_ONE, LAYOUT_TWO])
+def test_an_instant_that_is_archived_before_it_is_read(properties):
+    place = Place(properties)
+    place.storage = Archiving(2)
+    place.put(*(base(at, f"f{at}-0") for at in (1, 3, 5)))
+    for at in (1, 3, 5):
+        place.write(at, at + 1)
+    assert sorted(s.group.file_id for s in place.state.latest_slices()) == ["f1-0", "f3-0", "f5-0"]
+    assert list(place.state.actions) == [t(5)]
+
+
+def test_a_timeline_of_which_a_file_is_gone_at_each_look():
+    place = Place(LAYOUT_ONE)
+    place.storage = Archiving(99)
+    for at in range(1, 20):
+        place.write(at)
+    with pytest.raises(StorageError, match="deleted files during each"):
+        _ = place.state
+
+
+@pytest.mark.parametrize(("properties", "other"), [(LAYOUT_ONE, LAYOUT_TWO), (LAYOUT_TWO, LAYOUT_ONE)])
+def test_a_timeline_that_an_upgrade_or_downgrade_moves_is_not_read(properties, other):
+    """Apache Hudi changes the properties last. Readers of what is left would miss the rows of the writes that were moved."""
+    place = Place(properties, base(1), base(3), base(5)).write(1, 2).write(3, 4).write(5, 6)
+    copied = Place(other)
+    copied.storage = place.storage
+    copied.write(3, 4)
+    assert [s.base_instant for s in place.state.latest_slices()] == [t(5)], "a copy takes nothing away"
+    for found in place.storage.list_folder(format_of(properties).timeline_folder).objects:
+        if t(3) in found.path:
+            place.storage.delete(found.path)
+    with pytest.raises(TableIncomplete, match=f"such as deltacommit {t(3)}.*moves the timeline"):
+        _ = place.state
 
 
 # --- history ----------------------------------------------------------------------------------------------------------------

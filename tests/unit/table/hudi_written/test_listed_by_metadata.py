@@ -10,8 +10,9 @@ from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import cluster, compact, new_table, open_table, set_properties, write
 
-from tideline_table.action import create_metadata, create_savepoint, delete_partitions, restore_to_savepoint, run_clean
-from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.action import archive, create_metadata, create_savepoint, delete_partitions, restore_to_savepoint, run_clean
+from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
+from tideline_table.hudi.version8.history_writer import archive as archive_instants
 from tideline_table.log_format.framing import command_block
 from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.partition import Records
@@ -236,3 +237,25 @@ def test_a_delta_commit_that_the_timeline_of_layout_1_has_no_longer_is_not_belie
     found, listed = opened(copy, clock)
     assert "a" in listed
     assert slices(found) == slices(table)
+
+
+def test_folders_are_listed_if_delta_commits_of_its_newest_slice_are_archived(caplog: pytest.LogCaptureFixture) -> None:
+    _, storage, clock = new_table(type=TableType.COW, version=9)
+    table = open_table(storage, clock, **{"hoodie.metadata.compact.max.delta.commits": 1000})
+    create_metadata(table)
+    for n in range(6):
+        write(table, [(str(n), f"p{n}", 1, "x")])
+    keep = {"hoodie.cleaner.commits.retained": 1, "hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 3}
+    archive(table, {**keep, "tideline.archive.min.age": 0})
+    first, form = min(a.instant for a in table.refresh().completed_writes()), table.timeline.format
+    copy = as_written_by_hudi(table)
+    held = [found.path for found in copy.list_folder(f"{METADATA_FOLDER}/{form.timeline_folder}").objects]
+    named = [(form.parse_timeline_file_name(path.rpartition("/")[2]), path) for path in held]
+    gone = [(*parsed, path) for parsed, path in named if parsed is not None and parsed[0].time < first]
+    archive_instants(copy, f"{METADATA_FOLDER}/{form.history_folder}", gone)
+    for *_, path in gone:
+        copy.delete(path)
+    found, listed = opened(copy, clock)
+    assert slices(found) == slices(table)
+    assert "p0" in listed
+    assert "of an instant before" in caplog.text

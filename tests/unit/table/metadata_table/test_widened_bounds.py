@@ -71,6 +71,15 @@ def test_order_is_that_of_java() -> None:
     assert (found["minValue"], found["maxValue"]) == ({"value": b"\xff"}, {"value": b"\x01"})
 
 
+def test_decimals_are_ordered_by_their_values() -> None:
+    """Version 2 holds them as octets, which Apache Hudi turns into numbers first: 3.00 is 01 2C, 1.00 is 64, -1.00 is 9C."""
+    decimal = ValueType(10, "BytesWrapper", "10,2")
+    found = merged(stats(b"\xff\x38", b"\x01\x2c", decimal), stats(b"\x9c", b"\x64", decimal))
+    assert (found["minValue"], found["maxValue"]) == ({"value": b"\xff\x38"}, {"value": b"\x01\x2c"})
+    found = merged(stats(b"\x9c", b"\x64", decimal), stats(b"\xff\x38", b"\x01\x2c", decimal))
+    assert (found["minValue"], found["maxValue"]) == ({"value": b"\xff\x38"}, {"value": b"\x01\x2c"})
+
+
 def test_bounds_of_two_types_are_refused() -> None:
     with pytest.raises(CorruptMetadata, match="cannot be merged"):
         widened(stats(3, 5), stats("a", "b", TEXT))

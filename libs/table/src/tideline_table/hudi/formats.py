@@ -19,6 +19,11 @@ UPGRADED = Version8.of({}, FIRST_VERSION)
 """Where Apache Hudi moves the timeline of a table when it upgrades it."""
 
 
+def moved_to(form: TableFormat) -> TableFormat:
+    """Return the format whose timeline an upgrade or downgrade by Apache Hudi gives to a table of this format."""
+    return UPGRADED if form.layout == Version6.layout else VERSION_6
+
+
 def format_of(properties: Mapping[str, str]) -> TableFormat:
     """Return the format of a table with these properties, by its timeline layout: an upgrade changes it before the version.
 

@@ -7,12 +7,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
-from tideline_table.errors import CorruptMetadata, StorageError, TableIncomplete, UnsupportedTable, parsing
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError, TableIncomplete, UnsupportedTable, parsing
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.formats import format_of, moved_to
 from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.listing import TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
@@ -48,8 +48,8 @@ def hudi_written_state(
     Folders are listed if `list_files` returns nothing.
 
     Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout, commits with files that
-    Hudi's writers do not name so, or log files in a copy-on-write table, `TableIncomplete` for data files without any instant,
-    and `StorageError` if other writers kept removing files while the table was listed.
+    Hudi's writers do not name so, or log files in a copy-on-write table, `TableIncomplete` for data files without any instant and
+    while an upgrade or downgrade moves the timeline, and `StorageError` if other writers kept removing files meanwhile.
     """
     form = format_of(properties or {})
     state = _listed_state(storage, form, timeline_zone(properties or {}), list_files)
@@ -70,10 +70,31 @@ def _listed_state(storage: Storage, form: TableFormat, zone: tzinfo, list_files:
         # List again if a clean, rollback or restore began or ended meanwhile: the files it deleted would be missing from the state.
         after = list_timeline(storage, form, zone)
         if _removals(after) == _removals(listing):
+            _check_not_moved(storage, form, listing)
             _check_not_empty(form, after, groups)
-            return _state(storage, form, listing, groups, zone)
+            try:
+                return _state(storage, form, listing, groups, zone)
+            except ObjectNotFound:  # an archival, or an upgrade, took a timeline file that was listed
+                after = list_timeline(storage, form, zone)
         listing = after
     raise StorageError(f"other processes deleted files during each of {_LISTINGS} listings", remedy="read the table again")
+
+
+def _check_not_moved(storage: Storage, form: TableFormat, listing: TimelineListing) -> None:
+    """Raise `TableIncomplete` if an upgrade or downgrade moves the timeline: the properties change last (versions 8 and 9: 9.1).
+
+    Without the instants that were moved, rows of a part of the writes are missing.
+    """
+    there, other = {i.time for i in listing.instants}, moved_to(form)
+    moved = [i for i in list_timeline(storage, other).instants if i.time not in there]
+    if moved:
+        raise TableIncomplete(
+            f"{len(moved)} instant(s) in {other.timeline_folder}, such as {moved[0].action} {moved[0].time}, and the others in "
+            f"{form.timeline_folder}: an upgrade or downgrade by Apache Hudi moves the timeline, or died",
+            expected=f"all instants in {form.timeline_folder}, as {form.version_text} says",
+            remedy="open the table again when Apache Hudi has ended it; if its process died, restore the timeline from a copy, "
+            "because a second attempt may lose the rows of what was moved",
+        )
 
 
 def _check_not_empty(form: TableFormat, listing: TimelineListing, groups: ListedGroups) -> None:

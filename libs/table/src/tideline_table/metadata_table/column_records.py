@@ -21,6 +21,8 @@ from tideline_table.statistics import ColumnStatistics, FileStatistics, type_of
 
 FILE_TYPE, PARTITION_TYPE = 3, 6
 """Types of records: of a data file, and of all files of a partition of the table."""
+DECIMAL = 10
+"""The ordinal of decimals, whose bounds are octets."""
 _NAMESPACE = "org.apache.hudi.avro.model."
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15
 _EVERY_DIGIT, _LAST_DIGIT = Context(prec=_DECIMAL_DIGITS), Decimal(1).scaleb(-_DECIMAL_SCALE)
@@ -127,7 +129,7 @@ def value_type_of(kind: pa.DataType) -> ValueType:
     """Return how version 2 holds bounds of a column that `is_indexed`."""
     if pa.types.is_decimal(kind):
         scale = kind.scale
-        return ValueType(10, "BytesWrapper", f"{kind.precision},{scale}", lambda value: _unscaled(value, scale))
+        return ValueType(DECIMAL, "BytesWrapper", f"{kind.precision},{scale}", lambda value: _unscaled(value, scale))
     if pa.types.is_timestamp(kind):
         return ValueType((15 if kind.tz else 18) + (kind.unit == "us"), "LongWrapper")
     if pa.types.is_fixed_size_binary(kind):

@@ -64,13 +64,18 @@ class HudiSlice:
                 if block.type not in (BlockType.HFILE, BlockType.DELETE) or HeaderKey.COMPACTED_BLOCK_TIMES in block.header:
                     raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of one delta commit")
                 found.append(block)
-        # Nothing tells an archived delta commit of layout 1 from one that failed.
+        # Nothing tells an archived delta commit of layout 1 from one that failed, and one of layout 2 may be pending in the table.
         first = min(valid, default="")
-        if rolls_back and any(block.instant < first for block in found):
+        if any(block.instant < first and (rolls_back or _says_something(storage, block)) for block in found):
             raise CorruptMetadata(
                 f"a log file in {folder_of(self.partition)} of an instant before {first}", expected="instants of its timeline"
             )
         return [block for block in found if block.instant in valid]
+
+
+def _says_something(storage: Storage, block: LogBlock) -> bool:
+    # The first log file of a group holds no deletions, and may stay for long.
+    return block.type is not BlockType.DELETE or read_deletes(storage, block).num_rows > 0
 
 
 @dataclass(frozen=True, slots=True)

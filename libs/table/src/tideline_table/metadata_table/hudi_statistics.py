@@ -28,7 +28,7 @@ from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import COLUMN_STATS, INSTANT_DIGITS
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table.column_records import FILE_TYPE
+from tideline_table.metadata_table.column_records import DECIMAL, FILE_TYPE
 from tideline_table.metadata_table.column_stats import record_key
 from tideline_table.metadata_table.hudi_slices import Change, changes_of, newest_slices
 from tideline_table.metadata_table.layout import timeline_folder
@@ -40,7 +40,6 @@ from tideline_table.storage import Storage
 _LOGGER = logging.getLogger(__name__)
 _FIRST_UNEQUAL = "\ud800"
 """From this character on, Java orders texts otherwise than by code points, because it compares their UTF-16 units."""
-_DECIMAL = 10
 _KINDS = {
     2: "bool",
     3: "int32",
@@ -209,7 +208,7 @@ def _bounds(record: Mapping[str, Any]) -> tuple[str, Stored, Stored] | None:
         kind = _PLAIN.get(name, "")
     else:
         _, typed = _named(record["valueType"])
-        if typed["typeOrdinal"] == _DECIMAL:
+        if typed["typeOrdinal"] == DECIMAL:
             precision, scale = map(int, str(typed["additionalInfo"]).split(","))
             low, high = (Decimal(int.from_bytes(end, "big", signed=True)).scaleb(-scale) for end in (low, high))
             kind = str(pa.decimal128(precision, scale))

@@ -7,7 +7,7 @@ such a one, so it need not be read, and what it covers never shrinks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import join_path
@@ -17,8 +17,9 @@ from tideline_table.log.metadata import PARTITION_STATS
 from tideline_table.metadata_table.column_records import PARTITION_TYPE, has_records_of, statistics_datum
 from tideline_table.metadata_table.column_stats import written_files
 from tideline_table.metadata_table.file_keys import hash_text
-from tideline_table.metadata_table.partition import Records, Source
-from tideline_table.metadata_table.records import files_key
+from tideline_table.metadata_table.partition import Records, Source, mapping_of
+from tideline_table.metadata_table.records import files_key, record_schema_json
+from tideline_table.metadata_table.widened_bounds import Datum, widened
 from tideline_table.statistics import FileStatistics
 
 
@@ -52,3 +53,14 @@ def _records(source: Source, body: Published) -> Iterator[tuple[bytes, bytes]]:
         for name in columns:
             key = hash_text(name) + hash_text(files_key(partition))
             yield key.encode(), statistics_datum(partition, name, together, typed=typed, record_type=PARTITION_TYPE)
+
+
+def check_same_types(records: Records, held: Mapping[bytes, Datum]) -> None:
+    """Raise `CorruptMetadata` for bounds of another type than those of the older record: Apache Hudi's readers fail on both.
+
+    Apache Hudi writes bounds in the type that a column has by now. Those of a partition that it did not write since stay.
+    """
+    schema_json = record_schema_json(with_meta_fields=True)
+    for key, datum in mapping_of(records.updates).items():
+        if key in held:
+            widened(held[key], (datum, schema_json))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import fastavro
 
 from tideline_table.errors import CorruptMetadata
+from tideline_table.metadata_table.column_records import DECIMAL
 from tideline_table.metadata_table.records import parsed_schema
 
 _COUNTS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
@@ -48,14 +50,17 @@ def _widen(before: Mapping[str, Any], now: dict[str, Any]) -> None:
     if len({repr((of["minValue"][0], of["maxValue"][0], of.get("valueType"))) for of in held}) > 1:
         raise ValueError("bounds of two types")
     if held:
-        now["minValue"] = min((of["minValue"] for of in held), key=_order)
-        now["maxValue"] = max((of["maxValue"] for of in held), key=_order)
         now["valueType"] = held[0].get("valueType")
+        order = partial(_order, is_decimal=now["valueType"] is not None and now["valueType"][1]["typeOrdinal"] == DECIMAL)
+        now["minValue"] = min((of["minValue"] for of in held), key=order)
+        now["maxValue"] = max((of["maxValue"] for of in held), key=order)
 
 
-def _order(bound: tuple[str, Any]) -> Any:
-    """Return what orders bounds as in Java: texts by UTF-16 units, octets (those of decimals, too) by signed ones, NaN last."""
+def _order(bound: tuple[str, Any], *, is_decimal: bool) -> Any:
+    """Return what orders bounds as in Apache Hudi: texts by UTF-16 units, octets by signed ones, decimals by value, NaN last."""
     value = bound[1]["value"]
+    if is_decimal:
+        return int.from_bytes(value, "big", signed=True)  # of one scale
     if isinstance(value, float):
         return math.isnan(value), value, math.copysign(1, value)
     if isinstance(value, str):

@@ -22,10 +22,15 @@ from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS, SHARED_META
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.instant import Action, Instant, State, shifted
 from tideline_table.hudi.listing import list_timeline, timeline_listing
-from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
+from tideline_table.hudi.properties import CREATE_SCHEMA, METADATA_FOLDER, METADATA_PARTITIONS, read_properties
+from tideline_table.log.metadata import PARTITION_STATS
 from tideline_table.metadata_table import listed_by_metadata
+from tideline_table.metadata_table.column_records import PARTITION_TYPE, ColumnStats, ValueType, encode
+from tideline_table.metadata_table.file_keys import hash_text
 from tideline_table.metadata_table.instant_files import begin_instant
-from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, timeline_folder, timeline_path
+from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_id_of, folder_of, timeline_folder, timeline_path
+from tideline_table.metadata_table.log_file import log_file_bytes
+from tideline_table.metadata_table.partition import Records
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
@@ -212,6 +217,28 @@ def test_statistics_of_partitions_are_refused_in_version_6() -> None:
     options: dict[str, Any] = {SHARED_METADATA.key: "files,partition_stats"}
     with pytest.raises(UnsupportedTable, match="partition_stats in tables of version 8"):
         share_table(Table.open(table.storage.root, options=options, storage=table.storage), SHARING, open_hudi_lock)
+
+
+@pytest.mark.parametrize(("written", "stays"), [("LongWrapper", True), ("IntWrapper", False)])
+def test_bounds_of_a_partition_from_before_a_column_changed_its_type(
+    written: str, stays: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache Hudi's readers would compare an Integer with a Long, and fail. It makes the partition anew, in the type of now."""
+    _, storage, clock = kept_table(TableType.COW, 9)
+    properties, names = read_properties(storage), sorted([*ALL, PARTITION_STATS])
+    narrower = properties[CREATE_SCHEMA].replace('"long"', '"int"')
+    set_properties(storage, {**properties, CREATE_SCHEMA: narrower, METADATA_PARTITIONS: ",".join(names)})
+    table = opened(storage, clock, **{SHARED_METADATA.key: ",".join(names)})
+    made = min(times_in_metadata(table))
+    kind = ValueType(4 if stays else 3, written)
+    held = ColumnStats("p", "ts", written, 1, 1, 1, 0, 1, 1, kind, PARTITION_TYPE)
+    key = hash_text("ts") + hash_text("p")
+    path = f"{folder_of(PARTITION_STATS)}/.{file_id_of(PARTITION_STATS, 0)}_{made}.log.1_0-0-0"
+    storage.put(path, log_file_bytes(PARTITION_STATS, made, Records.of([(key.encode(), encode(held))])))
+    put(table, [("a", "p", 2, "2")])
+    assert advertised(storage) == (names if stays else ALL)
+    assert ("bounds of two types" in caplog.text) is not stays
+    assert [row for row in contents(table) if row[0] == "a"] == [("a", "p", 2, "2")]
 
 
 OFTEN = {**KEPT, METADATA_COMPACTION_DELTA_COMMITS.key: 3}

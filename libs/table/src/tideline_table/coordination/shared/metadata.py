@@ -26,6 +26,7 @@ from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
+from tideline_table.hudi.write_stats import SCHEMA_KEY
 from tideline_table.index.scope import KeyScope
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
@@ -38,7 +39,7 @@ from tideline_table.metadata_table.instant_files import UNREADABLE
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import folder_of
 from tideline_table.metadata_table.partition import IndexedColumns, Records, Source
-from tideline_table.metadata_table.partition_stats import partition_records
+from tideline_table.metadata_table.partition_stats import check_same_types, partition_records
 from tideline_table.metadata_table.stored import add_stored_delta
 from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.reader.read_plan import LogRule
@@ -234,12 +235,22 @@ def _changed_records(
             indexed = _indexed_columns(source, properties, options) if name in _STATISTICS else None
             changed_by = partition_records if name == PARTITION_STATS else kind_of(name).changed_by
             changes[part] = changed_by(replace(source, indexed=indexed), entry)
+            if name == PARTITION_STATS and _has_changed_types(source.state, properties, entry):
+                check_same_types(changes[part], part.live_records(storage, stored.valid(frozenset())))
         except UNREADABLE as error:
             _LOGGER.warning("dropping %s from the metadata table, and Apache Hudi's next writer makes it anew: %s", name, error)
             dropped.append(name)
     if dropped:
         _drop(storage, dropped)
     return changes
+
+
+def _has_changed_types(state: TableState, properties: Mapping[str, str], entry: Entry) -> bool:
+    """Return whether a column has, or gets by `entry`, another type than it had."""
+    set_by_entry = entry.body.metadata.extra.get(SCHEMA_KEY, "") if isinstance(entry.body, Published) else ""
+    texts = {properties.get(p.CREATE_SCHEMA, ""), *state.schemas.values(), state.schema_json, set_by_entry} - {""}
+    columns = {(field.name, field.type) for text in texts for field in arrow_from_avro(text)}
+    return len({name for name, _ in columns}) < len(columns)
 
 
 def _indexed_columns(source: Source, properties: Mapping[str, str], options: Options) -> IndexedColumns:
