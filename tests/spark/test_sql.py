@@ -280,7 +280,7 @@ def test_statements_append_partial_records(spark: SparkSession, tmp_path: Path, 
                 found.select(keyed).toArrow().sort_by("id").to_pylist() == tideline.open(path).read(keyed).sort_by("id").to_pylist()
             )
         assert read_by_spark[0] == read_by_spark[1], change
-    assert [row[:3] for row in read_by_spark[0]] == [("a", "mon", 7.0), ("b", "wed", 7.0), ("d", "tue", 7.0), ("n", "mon", 7.0)]
+    assert [row[:3] for row in read_by_spark[0]] == [("a", "mon", 1.5), ("b", "wed", 7.0), ("d", "tue", 7.0), ("n", "mon", 7.0)]
 
 
 def test_writes_of_dataframes_have_whole_rows(spark: SparkSession, tmp_path: Path) -> None:
