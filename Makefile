@@ -104,8 +104,8 @@ conformance: java ## against Apache Hudi 1.2.0 on Spark, 1.2.1 by its Java clien
 simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_START=0
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --seed-start $(SEED_START)
 
-histories: $(STAMP) ## random histories on tables of all types, and replicas fed by changes: make histories RUNS=5000
-	$(BIN)/python -m tests.histories --runs $(or $(RUNS),5000)
+histories: $(STAMP) ## random histories on tables of all types, and replicas fed by changes: make histories RUNS=5000 (OF=partial-records)
+	$(BIN)/python -m tests.histories --runs $(or $(RUNS),5000) --of $(or $(OF),versions)
 
 flips: $(STAMP) ## flipped bits in data files, none of which may give wrong rows: make flips RUNS=10000
 	$(BIN)/python -m tests.fuzz.flips --runs $(or $(RUNS),10000)

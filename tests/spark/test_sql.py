@@ -8,8 +8,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tideline
+from tideline_spark.data_source import TidelineDataSource
+from tideline_spark.read import read
 from tideline_spark.sql import sql
+from tideline_spark.write import write_dataframe
 from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch, TableExists, TidelineError, UnsupportedTable
+from tideline_table.log_format import scan_log
+from tideline_table.table import Table
+from tideline_table.writer import Operation
 
 COLUMNS = "id string, day string, fare double, place struct<x:int,y:string>, at timestamp"
 
@@ -221,3 +227,74 @@ def test_procedures_run_table_services(spark: SparkSession, base: str) -> None:
 def test_a_table_without_rows_has_no_files(spark: SparkSession, tmp_path: Path) -> None:
     sql(spark, f"create table `{tmp_path / 'new'}` ({COLUMNS}) tblproperties (primaryKey = 'id')")
     assert rows(sql(spark, f"select path, log_files from tideline_files('{tmp_path / 'new'}')")) == []
+
+
+PARTIAL = "hoodie.spark.sql.merge.into.partial.updates"
+DUE = {"hoodie.compact.inline.max.delta.commits": 1, "hoodie.log.compaction.blocks.threshold": 2}
+MERGE = (
+    "merge into `{base}` t using incoming s on t.id = s.id and t.day = s.day when matched and s.fare is null then delete "
+    "when matched and t.id = 'b' then update set at = timestamp '2024-02-02 00:00:00' "
+    "when matched then update set place = named_struct('x', 9, 'y', s.id) "
+    "when not matched then insert (id, day, fare) values (s.id, s.day, 8.5)"
+)
+CHANGES = {
+    "update `{base}` set fare = fare + 0.5 where id < 'c'": True,
+    MERGE: True,
+    "update `{base}` set day = 'wed', fare = 4 where id = 'b'": True,
+    "call log_compact('{base}')": True,
+    "update `{base}` set place = null where fare > 2": True,
+    "call compact('{base}')": False,
+    "update `{base}` set fare = 7 where place is null": True,
+}
+"""Statements, and whether log files of the newest slices have partial records behind each."""
+
+
+def partial_blocks(table: Table) -> int:
+    slices = table.refresh().latest_slices()
+    return sum(block.is_partial for found in slices for path in found.log_paths for block in scan_log(table.storage, path).blocks)
+
+
+@pytest.mark.parametrize("place", [{}, {"tideline.spark.scan.base.bytes": 0}], ids=["by the engine", "divided"])
+def test_statements_append_partial_records(spark: SparkSession, tmp_path: Path, place: dict[str, object]) -> None:
+    """The option of a statement is that of `tideline.open`. Spark reads the same rows as from a table without partial records."""
+    incoming = [("a", 10.0, "mon"), ("b", 1.0, "tue"), ("c", None, "tue"), ("n", 2.0, "mon")]
+    spark.createDataFrame(incoming, "id string, fare double, day string").createOrReplaceTempView("incoming")
+    paths = {on: str(tmp_path / on) for on in ("true", "false")}
+    for path in paths.values():
+        defined = "primaryKey = 'id', type = 'mor', recordMergeMode = 'COMMIT_TIME_ORDERING', 'hoodie.write.table.version' = '9'"
+        sql(spark, f"create table `{path}` ({COLUMNS}) using hudi partitioned by (day) tblproperties ({defined})")
+        first = (
+            "('a', 'mon', 1.0, named_struct('x', 1, 'y', 'q'), null), ('b', 'tue', 2.0, null, null), ('d', 'tue', 3.0, null, null)"
+        )
+        sql(spark, f"insert into `{path}` values {first}, ('c', 'tue', 3.5, null, timestamp '2024-01-01 00:00:00')")
+    for change, has_parts in CHANGES.items():
+        read_by_spark = []
+        for on, path in paths.items():
+            sql(spark, change.format(base=path), options={PARTIAL: on, **DUE})
+            table = Table.open(path, options=place)
+            assert bool(partial_blocks(table)) == (has_parts and on == "true"), change
+            found = read(spark, table)
+            read_by_spark.append(rows(found.select("id", "day", "fare", "place", "at")))
+            keyed = ["id", "day", "fare", "place", "at"]
+            assert (
+                found.select(keyed).toArrow().sort_by("id").to_pylist() == tideline.open(path).read(keyed).sort_by("id").to_pylist()
+            )
+        assert read_by_spark[0] == read_by_spark[1], change
+    assert [row[:3] for row in read_by_spark[0]] == [("a", "mon", 1.5), ("b", "wed", 7.0), ("d", "tue", 7.0), ("n", "mon", 7.0)]
+
+
+def test_writes_of_dataframes_have_whole_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """They bring all columns; the option changes nothing."""
+    path = str(tmp_path / "t")
+    tideline.create(
+        path, schema="id VARCHAR, fare DOUBLE, note VARCHAR", key="id", merge="commit_time", type="mor", table_version=9
+    )
+    df = spark.createDataFrame([("a", 1.0, "x"), ("b", 2.0, "y")], "id string, fare double, note string")
+    write_dataframe(path, df, Operation.UPSERT)
+    change = df.where("id = 'a'").selectExpr("id", "fare + 1 as fare", "note")
+    spark.dataSource.register(TidelineDataSource)
+    change.write.format("tideline").option("hoodie.datasource.write.operation", "upsert").option(PARTIAL, "true").mode(
+        "append"
+    ).save(path)
+    assert partial_blocks(Table.open(path)) == 0
+    assert rows(sql(spark, f"select id, fare, note from `{path}`")) == [("a", 2.0, "x"), ("b", 2.0, "y")]

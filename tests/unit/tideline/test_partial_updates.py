@@ -34,11 +34,13 @@ def trips(ids: str, ts: int = 1, day: str = "mon") -> pa.Table:
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
-def made(path: Path, mode: str = "event_time", *, on: str = "true", version: int = 9, **options: object) -> tideline.Table:
+def made(
+    path: Path, mode: str = "event_time", *, on: str = "true", version: int = 9, kind: str = "mor", **options: object
+) -> tideline.Table:
     named = {"tideline.column.stats.enable": "true", OPTION: on} | {key.replace("__", "."): value for key, value in options.items()}
     ordering: dict[str, Any] = {"ordering": "updated_at"} if mode == "event_time" else {}
     table = tideline.create(
-        path, schema=SCHEMA, key="id", partition="day", merge=mode, type="mor", table_version=version, options=named, **ordering
+        path, schema=SCHEMA, key="id", partition="day", merge=mode, type=kind, table_version=version, options=named, **ordering
     )
     table.upsert(trips("abcdef"))
     return table
@@ -51,7 +53,8 @@ def blocks(path: Path) -> list[LogBlock]:
 
 
 def rows(table: tideline.Table) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = table.read().sort_by("id").to_pylist()
+    order = [(name, "ascending") for name in ("id", "note", "fare")]
+    found: list[dict[str, Any]] = table.read().sort_by(order).to_pylist()
     return found
 
 
@@ -180,19 +183,49 @@ def test_statistics_cover_the_rows_that_readers_see(tmp_path: Path) -> None:
     assert parts.read(["id"], where="note = 'first b' and fare = 98").num_rows == 1
 
 
+def set_fare(table: tideline.Table) -> None:
+    table.update({"fare": 1.0})
+
+
+def shared_and_set(table: tideline.Table) -> None:
+    table.maintenance.share("filesystem")
+    set_fare(table)
+
+
+BUCKETS = {"hoodie__index__type": "BUCKET", "hoodie__bucket__index__num__buckets": 1}
 CASES: dict[str, tuple[dict[str, Any], Change]] = {
-    "by default": ({"on": "false"}, lambda t: t.update({"fare": 1.0})),
-    "version 6": ({"version": 6}, lambda t: t.update({"fare": 1.0})),
-    "a global index": ({"hoodie__index__type": "GLOBAL_SIMPLE"}, lambda t: t.update({"fare": 1.0})),
+    "by default": ({"on": "false"}, set_fare),
+    "version 6": ({"version": 6}, set_fare),
+    "a global index": ({"hoodie__index__type": "GLOBAL_SIMPLE"}, set_fare),
+    "a record index": ({"hoodie__index__type": "RECORD_INDEX"}, set_fare),
+    "cells from the stored row": ({"mode": "overwrite_non_defaults"}, set_fare),
+    "change files": ({"hoodie__table__cdc__enabled": "true"}, set_fare),
+    "shared, with a bucket index": (BUCKETS, shared_and_set),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_whole_rows_are_written(tmp_path: Path, case: str) -> None:
     options, change = CASES[case]
-    table = made(tmp_path / "whole", "commit_time", **options)
+    table = made(tmp_path / "whole", **{"mode": "commit_time", **options})
     change(table)
     assert [block.is_partial for block in blocks(tmp_path / "whole")] == [False]
+    assert [(row["fare"], row["note"]) for row in rows(table)] == [(1.0, f"first {i}") for i in "abcdef"]
+
+
+@pytest.mark.parametrize(("options", "change"), [(BUCKETS, set_fare), ({}, shared_and_set)], ids=["a bucket index", "shared"])
+def test_either_of_two_reasons_alone_gives_partial_records(tmp_path: Path, options: dict[str, Any], change: Change) -> None:
+    table = made(tmp_path / "parts", "commit_time", **options)
+    change(table)
+    assert [block.is_partial for block in blocks(tmp_path / "parts")] == [True]
+    assert [(row["fare"], row["note"]) for row in rows(table)] == [(1.0, f"first {i}") for i in "abcdef"]
+
+
+def test_copy_on_write_tables_have_no_partial_records(tmp_path: Path) -> None:
+    table = made(tmp_path / "whole", "commit_time", kind="cow")
+    set_fare(table)
+    assert not blocks(tmp_path / "whole")
+    assert [(row["fare"], row["note"]) for row in rows(table)] == [(1.0, f"first {i}") for i in "abcdef"]
 
 
 def test_every_column_assigned_gives_whole_rows(tmp_path: Path) -> None:
@@ -219,3 +252,30 @@ def test_a_row_whose_key_its_file_holds_twice_is_whole(tmp_path: Path) -> None:
     )
     assert [block.is_partial for block in blocks(tmp_path / "parts")] == [False, True]
     assert parts.read(["id"], where="note = 'two' and fare = 9").num_rows == 1
+
+
+def test_a_row_whose_key_two_files_hold_is_whole(tmp_path: Path) -> None:
+    """The row goes to both files, and a record of some columns would leave the other ones of the second row."""
+    first, second = (trips("gh").set_column(3, "note", pa.array([text, "other"])) for text in ("one", "two"))
+    parts, _ = both(
+        tmp_path,
+        "commit_time",
+        lambda t: t.bulk_insert(first),
+        lambda t: t.bulk_insert(second),
+        lambda t: t.update({"fare": 9.0}, "note = 'two'"),
+    )
+    assert not any(block.is_partial for block in blocks(tmp_path / "parts"))
+    assert parts.read(["id"], where="id = 'g' and fare = 9").num_rows == 2
+
+
+def test_a_compaction_writes_whole_rows(tmp_path: Path) -> None:
+    parts, _ = both(
+        tmp_path,
+        "commit_time",
+        lambda t: t.update({"note": "'second'"}, "id < 'c'"),
+        lambda t: t.update({"fare": 5.0}, "id = 'a'"),
+        lambda t: t.maintenance.compact(options=AT_ONCE),
+    )
+    assert any(block.is_partial for block in blocks(tmp_path / "parts")), "of the slice before"
+    assert parts.read(read_optimized=True).sort_by("id").to_pylist() == rows(parts)
+    assert rows(parts)[0] == {"id": "a", "day": "mon", "fare": 5.0, "note": "second", "updated_at": 1}

@@ -16,6 +16,7 @@ from tests.simulation.faults import SimulatedCrash
 from tests.unit.table.shared import opened, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, listing, new_table, open_table, rows_of, write
 
+import tideline
 from tideline_table.action import (
     Outcome,
     Rules,
@@ -288,6 +289,24 @@ def test_checkpoints_keep_the_write_of_a_carried_file():
     write_checkpoint(table.storage, table.state)
     again = open_table(table.storage, table.clock, "reader")
     assert [s.log_files for s in again.slices()] == [s.log_files for s in table.slices()]
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_partial_records_are_not_carried(partial):
+    """The clustering gives way to them, and carries the same update with whole rows over."""
+    table = filled(ordering="", version=9)
+
+    def during(writer: Table) -> None:
+        options = {"hoodie.spark.sql.merge.into.partial.updates": partial, **NO_RETRY}
+        tideline.Table(writer).update({"v": "'u'"}, "id = 'a0'", options=options)
+
+    if partial:
+        with pytest.raises(WriteConflict):
+            clustered(table, during)
+    else:
+        assert clustered(table, during) is not None
+    assert [row for row in contents(table) if row[0] == "a0"] == [("a0", "p", 0, "u")]
+    assert not table.refresh().pending_clusterings()
 
 
 def test_a_rewritten_base_file_is_not_carried():
