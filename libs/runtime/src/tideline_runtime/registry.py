@@ -198,7 +198,8 @@ class TableRegistry:
 
     def _begin_beside(self) -> None:
         patterns, sure = self._begin()
-        self._beside = found = Future()
+        found: Future[Search] = Future()
+        self._beside = found
 
         def run() -> None:
             # Without a beat: the thread of the visits gives the signs of life.
