@@ -451,9 +451,15 @@ def test_both_compact_logs_in_turn(apache_hudi: ApacheHudi, workdir: Path, versi
     turns.create_here()
     table.ours(trips(range(8), 1), Operation.BULK_INSERT)
     table.ours(trips(range(4), 2))
+    point = turns.open().newest_point()
     table.theirs(trips(range(2, 6), 3), **theirs, **{"hoodie.log.compaction.inline": "true"})
     assert list((turns.path / ".hoodie/timeline").glob("*.logcompaction.requested")), "Apache Hudi compacts logs here"
     table.check("theirs")
+    # Rows that it moved have its instant: they count for the writes that it merged.
+    read = turns.open()
+    rows = pa.Table.from_batches(read.changes(since=point).scan(["id", "ts"])).to_pylist()
+    assert {row["after"]["id"] for row in rows if row["before"] != row["after"]} == {f"k{n:04}" for n in range(2, 6)}
+    assert {row["id"] for row in read.incremental(since=point).read(["id"]).to_pylist()} >= {f"k{n:04}" for n in range(2, 6)}
     table.ours(trips(range(1, 3), 4))
     table.theirs(trips([1], 5), "delete")
     table.check("both write behind it")

@@ -15,6 +15,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType, take_lease
@@ -196,19 +197,28 @@ def test_a_moment_at_which_nothing_began(table):
     assert rows_since(table, moment) == [("b", 1, "1")]
 
 
-def test_rows_of_a_log_compaction_of_apache_hudi_count_for_the_writes_that_it_merged():
+@pytest.mark.parametrize(
+    ("action", "writer", "expected"),
+    [
+        (Action.DELTA_COMMIT, "", ["1234", "34", "34", "", "1", "12"]),  # of its listings
+        (Action.LOG_COMPACTION, HUDI_WRITER, ["1234", "34", "34", "", "1", "12"]),  # of a shared table, by its plan
+        (Action.LOG_COMPACTION, "tideline", ["13", "3", "3", "", "1", "1"]),
+    ],
+)
+def test_rows_of_a_log_compaction_of_apache_hudi_count_for_the_writes_that_it_merged(action, writer, expected):
     """It stamps them with its own instant and commits none: not again behind the last of them."""
     state = TableState()
     for time, operation in (("1", "UPSERT"), ("2", "LOG_COMPACT"), ("3", "BULK_INSERT"), ("4", "LOG_COMPACT")):
         at = f"2026010100000000{time}"
-        state.actions[at] = ActionRecord(at, Action.DELTA_COMMIT, State.COMPLETED, operation, 0, 0, "")
+        made = (action, writer) if operation == "LOG_COMPACT" else (Action.DELTA_COMMIT, "")
+        state.actions[at] = ActionRecord(at, made[0], State.COMPLETED, operation, 0, 0, made[1])
     written = {
         (since, until): "".join(
             sorted(i[-1] for i in range_of(state, PointKind.INSTANT, since and f"2026010100000000{since}", until).written)
         )
         for since, until in (("", ""), ("1", ""), ("2", ""), ("3", ""), ("", "20260101000000001"), ("", "20260101000000002"))
     }
-    assert [*written.values()] == ["1234", "34", "34", "", "1", "12"]
+    assert [*written.values()] == expected
 
 
 def test_the_feed_of_a_shared_table_shows_a_row_that_a_late_row_brought_back():

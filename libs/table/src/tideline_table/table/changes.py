@@ -91,7 +91,9 @@ def range_of(state: TableState, kind: PointKind, since: str, until: str) -> Inst
     restamped = frozenset(
         a.instant
         for a in within
-        if a.operation == LOG_COMPACT and a.action is not Action.LOG_COMPACTION and any(i < a.instant for i in written)
+        if a.operation == LOG_COMPACT
+        and (a.is_by_hudi or a.action is not Action.LOG_COMPACTION)
+        and any(i < a.instant for i in written)
     )
     return InstantRange(before, through, written | restamped, since)
 
