@@ -32,6 +32,12 @@ from tideline_table.writer import Operation
 pytestmark = pytest.mark.of_peers
 
 RULES = "hoodie.bucket.index.partition.expressions"
+HUDI_TABLE = {
+    **KEYS,
+    "hoodie.table.name": "difference",
+    "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+    "hoodie.datasource.write.operation": "upsert",
+}
 
 
 def _step(library: Library, story: str, step: str) -> Recorded:
@@ -462,6 +468,48 @@ def test_32_hudi_shows_late_rows_behind_deletions_by_the_type_of_table(maker: Ma
     expected = [1] if kind is Kind.COW else [5] if how == "deleted" else []
     for found in _three_answers(mine):
         assert found.filter(pc.equal(found["id"], trips([0], 1)["id"][0]))["ts"].to_pylist() == expected
+
+
+def test_33_hudi_cannot_read_some_columns_of_merged_cells(maker: Maker) -> None:
+    options = {
+        **HUDI_TABLE,
+        "hoodie.write.table.version": "8",
+        "hoodie.index.type": "BUCKET",
+        "hoodie.bucket.index.num.buckets": "1",
+        PAYLOAD: MODELS + "PartialUpdateAvroPayload",
+    }
+    maker.hudi.write(maker.base, trips(range(4), 1), options)
+    maker.hudi.write(maker.base, trips(range(2, 6), 2), options)  # the last two are in no base file
+    whole = maker.hudi.read(maker.base)
+    with pytest.raises(PeerFailed, match="ArrayIndexOutOfBounds"):
+        maker.hudi.read(maker.base, columns=["id", "ts"])
+    found = Table.open(str(maker.base)).read(["id", "ts"]).sort_by("id")
+    assert found.equals(whole.select(["id", "ts"]).sort_by("id"))
+    assert found["ts"].to_pylist() == [1, 1, 2, 2, 2, 2]
+
+
+def test_34_hudi_leaves_out_files_by_the_columns_of_a_partial_record(maker: Maker) -> None:
+    options = {
+        **{key: value for key, value in HUDI_TABLE.items() if key != ORDERING},
+        "hoodie.write.table.version": "9",
+        "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING",
+        "hoodie.metadata.index.column.stats.enable": "true",
+        "hoodie.metadata.index.partition.stats.enable": "false",
+    }
+    maker.hudi.write(maker.base, trips(range(4), 1), options, metadata=True)
+    maker.hudi.sql(f"create table cells using hudi location '{maker.base}'")
+    settings = {**options, "hoodie.spark.sql.merge.into.partial.updates": "true", "hoodie.metadata.enable": "true"}
+    for column, value in (("price", "900D"), ("quantity", "90")):
+        maker.hudi.sql(
+            f"merge into cells t using (select 'k0001' as id, 'p1' as part, {value} as v) s on t.id = s.id and t.part = s.part "
+            f"when matched then update set {column} = s.v",
+            settings,
+        )
+    where = "price > 800 and quantity > 80"
+    skipping = {"hoodie.enable.data.skipping": "true"}
+    assert maker.hudi.read(maker.base, metadata=True, where=where, options=skipping).num_rows == 0
+    assert maker.hudi.read(maker.base, metadata=False, where=where).num_rows == 1
+    assert Table.open(str(maker.base)).read(where=where).num_rows == 1
 
 
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -57,9 +57,9 @@ def walk(peer: ApacheHudi, folder: Path, seed: int, number: int, seconds: Counte
     walked.steps = history.steps
     for ts in range(1, number + 1):
         walked.wrong = history.step(ts)
-        if walked.wrong:
+        if walked.wrong or history.is_over:
             break
-    else:
+    if not walked.wrong:
         shutil.rmtree(path, ignore_errors=True)
     walked.duration_s = time.monotonic() - began
     return walked

@@ -66,17 +66,28 @@ class Form:
         draw = random.Random(seed)
         kind, index = draw.choice(list(Kind)), draw.choice(["", "", "buckets", "blind"])
         merge = random.Random(f"merge rule of {seed}").choice(MERGES)
+
+        def rule(version: int, kind: Kind) -> str:
+            # Apache Hudi's readers fail on some columns of such a slice with log files: peer difference 33.
+            return "event_time" if merge == "partial_update" and kind is Kind.MOR and version < 9 else merge
+
         if seed % 3 == 0:
             # Before version 8 all writers look for conflicts, and a shared merge-on-read table has no metadata table.
             kept = ["", "files", FILTERS] if kind is Kind.COW else [""]
-            return cls(6, kind, "buckets" if index else "", draw.choice(kept), merge)
+            return cls(6, kind, "buckets" if index else "", draw.choice(kept), rule(6, kind))
         if index == "blind":
             kind = Kind.MOR
         kept = [known for known in INDEXES if known != FILTERS and (known != RECORDS or not index)]
-        return cls(draw.choice([8, 9]), kind, index, draw.choice(kept), merge)
+        version = draw.choice([8, 9])
+        return cls(version, kind, index, draw.choice(kept), rule(version, kind))
 
     def __str__(self) -> str:
         return f"{self.kind}, {self.index or 'no'} index, {self.merge}, metadata table: {self.metadata or 'none'}"
+
+    @property
+    def moves(self) -> bool:
+        """Whether Apache Hudi can read the table in other versions, too."""
+        return self.merge != "partial_update" or self.kind is not Kind.MOR
 
     @property
     def own_options(self) -> dict[str, object]:

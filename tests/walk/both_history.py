@@ -46,6 +46,9 @@ HASTY = {"hoodie.client.heartbeat.interval_in_ms": 100, "hoodie.client.heartbeat
 NUMBERS = {6: "SIX", 8: "EIGHT", 9: "NINE"}
 REFUSALS = ("Not allowed to update the clustering file group",)
 """What says that Apache Hudi refuses a write beside a plan of a clustering."""
+ENDS = ("is earlier than the latest compaction", "Unable to find completion time for instant")
+"""What says that Apache Hudi cannot go back: behind a compaction of its metadata table, or in its own restore. What is left then
+ends the walk of the table."""
 PAST = 6
 """So many earlier states are kept for time travel."""
 ADDED = 2
@@ -69,6 +72,8 @@ class History:
     saved: tuple[str, Model] | None = None
     """The savepoint, and what the table held then."""
     names: int = 0
+    is_over: bool = False
+    """Whether the state of the table allows no further step."""
 
     def __post_init__(self) -> None:
         form = self.form
@@ -109,11 +114,15 @@ class History:
         if self.form.kind is Kind.MOR:
             found += 2 * [self.compact_here] + [self.plan_here, self.plan_there, self.compact_there]
             # In version 6 Tideline leaves log compactions of a shared table to Apache Hudi.
-            found += [self.compact_log_here, self.plan_log_here] if self.turns.version > 6 else []
+            # Cell by cell, Tideline refuses them everywhere.
+            merges_logs = self.turns.version > 6 and self.form.merge != "partial_update"
+            found += [self.compact_log_here, self.plan_log_here] if merges_logs else []
             found += [self.compact_log_there]
         if not self.form.index:
             found += [self.cluster_there]
-            found += 2 * [self.merge_there] if self.form.kind is Kind.MOR and self.form.merge != "partial_update" else []
+            # In version 6 its `MERGE INTO` leaves the other columns null once columns were added.
+            merges_rows = self.form.merge != "partial_update" and (self.turns.version > 6 or not self.model.added)
+            found += 2 * [self.merge_there] if self.form.kind is Kind.MOR and merges_rows else []
         return found
 
     def _some(self, most: int = 6) -> list[int]:
@@ -374,7 +383,7 @@ class History:
         between = {8, 9} if self.form.metadata or self.form.index == "blind" else {6, 8, 9}
         targets = sorted(between - {self.turns.version})
         # A write that is pending ends neither upgrades nor downgrades under the lock, and a savepoint is of one version.
-        if not targets or self.saved is not None or self.turns.version not in between:
+        if not targets or self.saved is not None or self.turns.version not in between or not self.form.moves:
             return None
         target = self.draw.choice(targets)
         self._roll_back_dead()
@@ -403,6 +412,10 @@ class History:
                 done = f"refused: {error.found}"
                 self.counts["refused"] += 1
             except (PeerFailed, TidelineError) as error:
+                if any(text in str(error) for text in ENDS):
+                    self.steps.append(f"{act.__name__} ended the walk")
+                    self.is_over = True
+                    return []
                 if not any(text in str(error) for text in REFUSALS):
                     return [f"{act.__name__} failed: {error}"[:4000]]
                 done = f"refused: {error}"[:200]
