@@ -17,7 +17,7 @@ PROBE = "; import sys, json; print(json.dumps(sorted(sys.modules)))"
     [
         ("import tideline", {"numpy", "pyarrow", "tideline_table.table"}, 2),
         # 390 modules were loaded before packages imported their names when they are used.
-        ("import tideline; tideline.open", {"tideline_runtime", "urllib3"}, 308),
+        ("import tideline; tideline.open", {"tideline_runtime", "urllib3"}, 309),
         ("import tideline_cli.main as m; m.run(['--version'])", {"numpy", "pyarrow"}, 22),
         ("import tideline_cli.main; import tideline_cli.read", {"tideline_runtime", "urllib3"}, 331),
     ],
