@@ -277,9 +277,9 @@ class Indexed:
         return found
 
 
-def _indexed(document: Document) -> Body:
-    # An indexing of Apache Hudi has no body.
-    return Indexed.from_json(document) if document else Bare()
+def _of_tideline(parse: Callable[[Document], Body]) -> Callable[[Document], Body]:
+    """For actions of which one by Apache Hudi has no body: an indexing, and in version 6 a log compaction."""
+    return lambda document: parse(document) if document else Bare()
 
 
 Body = Bare | Plan | RestoreBegun | Published | Cleaned | Archived | Restored | SavepointMade | Indexed
@@ -289,7 +289,8 @@ _RESULTS: Mapping[Action, Callable[[Document], Body]] = dict.fromkeys(PUBLISHING
     Action.ARCHIVAL: Archived.from_json,
     Action.RESTORE: Restored.from_json,
     Action.SAVEPOINT: SavepointMade.from_json,
-    Action.INDEXING: _indexed,
+    Action.INDEXING: _of_tideline(Indexed.from_json),
+    Action.LOG_COMPACTION: _of_tideline(Published.from_json),
 }
 
 

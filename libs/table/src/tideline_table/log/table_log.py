@@ -36,7 +36,7 @@ from tideline_table.errors import (
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Named, State
 from tideline_table.json_text import parse_json
-from tideline_table.log.body import Body
+from tideline_table.log.body import Bare, Body, parse_body
 from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
 from tideline_table.log.retention import trimmed_to
 from tideline_table.log.timeline_files import timeline_files, timeline_paths
@@ -162,8 +162,11 @@ class TableLog(LogReader):
 
         Raises `CommitUnknown` if the outcome is unknown even after reading back (a later read of the log shows it), `StorageError`
         if no put can have taken effect, and `PlaceTrimmed` if the log was trimmed past `sequence`.
+        A `KeyError` says that a transition of this action needs a body: nothing was changed.
         """
         body = draft.body.to_json()
+        if isinstance(draft.body, Bare):
+            parse_body(draft.action, draft.after, body)  # fails here rather than in every later reader
         body_text = json.dumps(body, ensure_ascii=False).encode()
         append_id = uuid.uuid4().hex
         reference = self._store_body(body_text, sequence, append_id) if len(body_text) > INLINE_BODY_BYTES else None
