@@ -512,6 +512,35 @@ def test_34_hudi_leaves_out_files_by_the_columns_of_a_partial_record(maker: Make
     assert Table.open(str(maker.base)).read(where=where).num_rows == 1
 
 
+def test_35_hudi_merge_into_of_version_6_leaves_other_columns_null(maker: Maker) -> None:
+    mine = Maker(maker.hudi, maker.base, Story("difference", Kind.MOR, (), {**KEYS, **EVENT_TIME}))
+    mine.write(trips(range(4), 1), "upsert")
+    maker.hudi.sql(f"create table six using hudi location '{maker.base}'")
+    maker.hudi.sql(
+        "merge into six t using (select 'k0001' as id, 'p1' as part, 2L as ts, 9D as price) s on t.id = s.id and t.part = s.part "
+        "when matched then update set id = s.id, part = s.part, ts = s.ts, price = s.price"
+    )
+    for found in _three_answers(mine):
+        (row,) = (row for row in found.to_pylist() if row["id"] == "k0001")
+        assert (row["ts"], row["price"], row["quantity"]) == (2, 9.0, None)
+
+
+def test_36_hudi_cannot_overwrite_partitions_beside_a_record_index(maker: Maker) -> None:
+    options = {
+        **HUDI_TABLE,
+        "hoodie.write.table.version": "9",
+        "hoodie.metadata.index.column.stats.enable": "true",
+        "hoodie.metadata.index.partition.stats.enable": "true",
+        "hoodie.metadata.record.index.enable": "true",
+        "hoodie.index.type": "RECORD_INDEX",
+    }
+    maker.hudi.write(maker.base, trips(range(8), 1), options, metadata=True)
+    maker.hudi.write(maker.base, trips(range(4, 10), 2), options, metadata=True)
+    with pytest.raises(PeerFailed, match="pathInfo"):
+        maker.hudi.write(maker.base, trips([2], 3), {**options, "hoodie.datasource.write.operation": "insert_overwrite"}, metadata=True)
+    assert Table.open(str(maker.base)).read().num_rows == 10
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 

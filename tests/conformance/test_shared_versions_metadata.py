@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from tests.conformance.both_in_turn import FAST, Turns, trips
 from tests.conformance.matrix import Comparison, Kind
@@ -204,6 +205,10 @@ def test_apache_hudi_leaves_out_partitions_by_our_statistics(apache_hudi: Apache
     kept.theirs(range(11, 14, 2), 12)
     assert found("ts >= 9") == ["k0000", "k0002", "k0004", "k0011", "k0013"]
     kept.check("they write to the other partition")
+    nulls = trips([30, 31], 13)
+    turns.ours(nulls.set_column(2, nulls.schema.field(2), pa.nulls(2, pa.float64())))
+    assert "k0013" in found("price > 1"), "the column has only nulls in what we wrote last"
+    assert found("price is null and ts > 1") == ["k0030", "k0031"]
 
 
 def records_of(turns: Turns, instant: str) -> dict[str, list[Any]]:

@@ -10,9 +10,10 @@ import fastavro
 import pytest
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.metadata_table.column_records import ColumnStats, ValueType, decode_column_stats, encode
+from tideline_table.metadata_table.column_records import ColumnStats, ValueType, decode_column_stats, encode, statistics_datum
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.metadata_table.widened_bounds import widened
+from tideline_table.statistics import ColumnStatistics, FileStatistics
 
 SCHEMA = record_schema_json(with_meta_fields=True)
 LONG, TEXT, OCTETS = ValueType(4, "LongWrapper"), ValueType(7, "StringWrapper"), ValueType(8, "BytesWrapper")
@@ -45,6 +46,17 @@ def test_bounds_of_one_record_stay_beside_nulls_only() -> None:
     for both in ((stats(3, 5), nulls), (nulls, stats(3, 5))):
         found = merged(*both)
         assert (found["minValue"], found["maxValue"], found["valueType"]["typeOrdinal"]) == ({"value": 3}, {"value": 5}, 4)
+
+
+def test_a_column_without_values_has_its_type() -> None:
+    """Apache Hudi's readers take the type of the newer record, and fail on the bounds of the older one if that is NULL."""
+    held = FileStatistics(3, {"v": ColumnStatistics("double", None, None, 3)})
+    datum = statistics_datum("f", "v", held, typed=True), SCHEMA
+    found = merged(stats(3.0, 5.0, DOUBLE), datum)
+    assert (found["minValue"], found["maxValue"], found["valueType"]["typeOrdinal"]) == ({"value": 3.0}, {"value": 5.0}, 6)
+    assert decode_column_stats([(b"k", datum[0])], SCHEMA)["k"]["valueType"]["typeOrdinal"] == 6
+    with pytest.raises(CorruptMetadata, match="two types"):
+        widened(stats(3, 5), datum)
 
 
 @pytest.mark.parametrize("newer", [stats(4, 9, isTightBound=True), stats(4, 9, isDeleted=True)])

@@ -112,7 +112,8 @@ def statistics_datum(
         low, high = (math.inf if low is None else low), math.inf
     value_type = None
     if typed:
-        value_type = _NULL if low is None and high is None else value_type_of(kind)
+        # Also of a column without values: readers of Apache Hudi fail on a record of type NULL that is to widen one with bounds.
+        value_type = value_type_of(kind) if file.rows else _NULL
         wrapper = value_type.wrapper
         low, high = (None if end is None else value_type.stored(end) for end in (low, high))
     low, high = (_EVERY_DIGIT.quantize(end, _LAST_DIGIT) if isinstance(end, Decimal) else end for end in (low, high))
