@@ -25,7 +25,10 @@ from tests.conformance.story_library import Library
 
 from tideline_table.action import write_rows
 from tideline_table.errors import InstantNotFound, UnsupportedTable
+from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.properties import read_properties
 from tideline_table.log_format import BlockType, scan_log
+from tideline_table.metadata_table import StoredMetadata
 from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -533,12 +536,41 @@ def test_36_hudi_cannot_overwrite_partitions_beside_a_record_index(maker: Maker)
         "hoodie.metadata.index.partition.stats.enable": "true",
         "hoodie.metadata.record.index.enable": "true",
         "hoodie.index.type": "RECORD_INDEX",
+        "hoodie.write.markers.type": "DIRECT",
     }
+    overwrite = {**options, "hoodie.datasource.write.operation": "insert_overwrite"}
     maker.hudi.write(maker.base, trips(range(8), 1), options, metadata=True)
     maker.hudi.write(maker.base, trips(range(4, 10), 2), options, metadata=True)
     with pytest.raises(PeerFailed, match="pathInfo"):
-        maker.hudi.write(maker.base, trips([2], 3), {**options, "hoodie.datasource.write.operation": "insert_overwrite"}, metadata=True)
+        maker.hudi.write(maker.base, trips([2], 3), {**overwrite, "hoodie.embed.timeline.server": "false"}, metadata=True)
     assert Table.open(str(maker.base)).read().num_rows == 10
+    maker.hudi.write(maker.base, trips([2], 3), overwrite, metadata=True)
+
+
+def test_37_hudi_lists_files_that_its_rollback_deletes(maker: Maker) -> None:
+    options = {**HUDI_TABLE, "hoodie.write.table.version": "9"}
+    for ts in (1, 2):
+        maker.hudi.write(maker.base, trips(range(4), ts), options, metadata=False)
+    undone = max(a.instant for a in Table.open(str(maker.base)).state.completed_writes())
+    maker.hudi.roll_back(maker.base, "difference", undone, {**options, "hoodie.metadata.enable": "true"})
+    storage = Table.open(str(maker.base)).storage
+    stored = StoredMetadata.read(storage, format_of(read_properties(storage)))
+    assert any(undone in name for held in stored.read_files(storage, frozenset()).files.values() for name in held)
+    assert not any(undone in path.name for path in maker.base.glob("*/*"))
+
+
+def test_38_hudi_deletes_a_partition_with_what_a_savepoint_protects(maker: Maker) -> None:
+    options = {**HUDI_TABLE, "hoodie.datasource.write.table.type": "COPY_ON_WRITE"}
+    maker.hudi.write(maker.base, trips(range(4), 1), options)
+    saved = Table.open(str(maker.base)).state.completed_writes()[-1].instant
+    maker.hudi.sql(f"call create_savepoint(path => '{maker.base}', commit_time => '{saved}')")
+    gone = {"hoodie.datasource.write.operation": "delete_partition", "hoodie.datasource.write.partitions.to.delete": "p0"}
+    maker.hudi.write(maker.base, trips([0], 2), {**options, **gone})
+    assert list((maker.base / "p0").glob("*.parquet"))
+    for ts in (3, 4, 5):
+        cleaning = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
+        maker.hudi.write(maker.base, trips([1], ts), {**options, **cleaning})
+    assert not (maker.base / "p0").exists()
 
 
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
