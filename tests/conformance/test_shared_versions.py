@@ -488,6 +488,28 @@ def test_both_compact_logs_in_turn(apache_hudi: ApacheHudi, workdir: Path, versi
     table.check("archived")
 
 
+def test_apache_hudi_compacts_logs_of_version_6(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """Readers open what it merged, too, and by commit time what is written later comes behind it."""
+    by_commit_time = {"merge": "commit_time", "ordering_field": ""}
+    turns, compare = Turns(apache_hudi, workdir / "logs", Kind.MOR, request=by_commit_time), Comparison()
+    theirs = {
+        f"hoodie.log.compaction.{key}": value for key, value in (("enable", "true"), ("inline", "true"), ("blocks.threshold", "1"))
+    }
+    table = Model(turns, compare, {})
+    turns.create_here()
+    table.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    table.ours(trips(range(4), 2))
+    table.theirs(trips(range(2, 6), 3), **theirs)
+    assert list((turns.path / ".hoodie").glob("*.logcompaction.requested")), "Apache Hudi compacts logs here"
+    table.ours(trips(range(1, 3), 4))
+    table.check("we write behind it")
+    table.theirs(trips([1], 5), "delete", **theirs)
+    assert schedule_compaction(turns.open(), AT_ONCE) is not None
+    table.ours(trips([5], 6))
+    assert run_compaction(turns.open()) is not None
+    table.check("we compact")
+
+
 def rows_of(found: pa.Table) -> dict[str, int]:
     return dict(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True))
 

@@ -325,3 +325,16 @@ def test_a_listing_that_lags_behind_does_no_harm():
     for n in range(5):
         write(table, [("a", "p", n, "x")])
     assert open_table(storage, clock).state == table.state
+
+
+def test_a_transition_without_the_body_that_readers_need_is_refused():
+    """A log compaction that earlier releases followed in a shared table has none, and is read."""
+    table, _, _ = new_table()
+    at, newest = instant(900), table.state.sequence
+    bare = Draft(at, Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", Bare())
+    with pytest.raises(KeyError, match="metadata"):
+        table.timeline.log.append(bare, newest + 1)
+    assert table.timeline.log.read(newest + 1) is None
+    followed = bare.entry(newest + 1, table.timeline.time.now(), "a", "apache-hudi")
+    followed = replace(followed, action=Action.LOG_COMPACTION)
+    assert Entry.from_bytes(followed.to_bytes(), "path").body == Bare()

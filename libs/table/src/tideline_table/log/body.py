@@ -278,7 +278,7 @@ class Indexed:
 
 
 def _of_tideline(parse: Callable[[Document], Body]) -> Callable[[Document], Body]:
-    """For actions of which one by Apache Hudi has no body: an indexing, and in version 6 a log compaction."""
+    """For actions of which one by Apache Hudi has no body: an indexing, and what earlier releases recorded of a log compaction."""
     return lambda document: parse(document) if document else Bare()
 
 

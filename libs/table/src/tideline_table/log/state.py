@@ -296,7 +296,8 @@ class TableState(StateView):
             if entry.completion:
                 begun = (at for at in (*slices, compactions.get(group, "")) if at <= entry.completion)
                 below = max(begun, default="")
-            if entry.action is Action.LOG_COMPACTION:
+            # In version 6 nothing tells which log files one of Apache Hudi merged: readers open them, too.
+            if entry.action is Action.LOG_COMPACTION and (entry.completion or entry.writer_id != HUDI_WRITER):
                 fold_merged_log(slices, group, instant, stat, below, self._merged_names(instant, group) if entry.completion else ())
                 self.slices[group] = slices
                 continue

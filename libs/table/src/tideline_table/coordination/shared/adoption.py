@@ -270,8 +270,6 @@ def _completed(storage: Storage, step: Step, timeline: TimelineListing, state: T
         content = storage.read(path)
         metadata = CommitMetadata.from_bytes(content, path)
         metadata.require_hudi_names(path)
-        if step.action is Action.LOG_COMPACTION and not step.completion:
-            return Bare(), metadata.operation  # version 6: readers open the log files that it merged
         is_asked = state.writers is not None and is_of_a_job(step.action, metadata.operation)
         return Published(metadata, writer=name_of(metadata.extra, content) if is_asked else ""), metadata.operation
     document = _document(storage, timeline, Instant(step.instant, step.action, State.COMPLETED))
