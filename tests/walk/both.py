@@ -39,12 +39,15 @@ class Walked:
     """Steps, those that were refused with a reason that a writer must expect, and comparisons."""
     steps: list[str] = field(default_factory=list)
     duration_s: float = 0.0
+    end: str = ""
 
     @property
     def line(self) -> str:
         return (
             f"version {self.form.version} seed {self.seed}: {'FOUND' if self.wrong else 'ok'}, {self.counts['steps']} steps "
             f"({self.counts['refused']} refused), {self.counts['comparisons']} comparisons, {self.duration_s:.0f} s: {self.form}"
+            + f", ended by {self.end}"
+            * bool(self.end)
         )
 
 
@@ -57,8 +60,9 @@ def walk(peer: ApacheHudi, folder: Path, seed: int, number: int, seconds: Counte
     walked.steps = history.steps
     for ts in range(1, number + 1):
         walked.wrong = history.step(ts)
-        if walked.wrong or history.is_over:
+        if walked.wrong or history.end:
             break
+    walked.end = history.end
     if not walked.wrong:
         shutil.rmtree(path, ignore_errors=True)
     walked.duration_s = time.monotonic() - began
@@ -72,8 +76,9 @@ def summary(done: list[Walked]) -> list[str]:
         these = [w for w in done if w.form.version == version]
         counts = sum((w.counts for w in these), Counter[str]())
         found = [w.seed for w in these if w.wrong]
+        whole = sum(not w.wrong and not w.end for w in these)
         lines.append(
-            f"version {version}: {len(these)} tables, {counts['steps']} steps ({counts['refused']} refused), "
+            f"version {version}: {len(these)} tables, {whole} to the end, {counts['steps']} steps ({counts['refused']} refused), "
             f"{counts['comparisons']} comparisons; found in seeds {found or 'none'}"
         )
     return lines

@@ -72,8 +72,8 @@ class History:
     saved: tuple[str, Model] | None = None
     """The savepoint, and what the table held then."""
     names: int = 0
-    is_over: bool = False
-    """Whether the state of the table allows no further step."""
+    end: str = ""
+    """What ended the walk of the table before its last step."""
 
     def __post_init__(self) -> None:
         form = self.form
@@ -426,9 +426,8 @@ class History:
                 done = f"refused: {error.found}"
                 self.counts["refused"] += 1
             except (PeerFailed, TidelineError) as error:
-                if any(text in str(error) for text in ENDS):
-                    self.steps.append(f"{act.__name__} ended the walk")
-                    self.is_over = True
+                if end := next((text for text in ENDS if text in str(error)), ""):
+                    self.end = f"{act.__name__}: {end}"
                     return []
                 if not any(text in str(error) for text in REFUSALS):
                     return [f"{act.__name__} failed: {error}"[:4000]]
