@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.shared import put, shared_table
-from tests.unit.table.tables import cluster, contents, create, open_table, rows_of, write
+from tests.unit.table.tables import cluster, contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.action import run_clean, run_compaction, write_rows
 from tideline_table.action.compaction.plan import compact_slice
@@ -136,6 +136,22 @@ def test_images_of_inserts_updates_and_deletes(table):
     assert images(table, start, where=pc.field("v") == "1") == [("d", "b", "1", None), ("d", "c", "1", None), ("u", "a", "1", "3")]
     assert images(table, "", start) == [("i", k, None, "1") for k in "abcdx"]
     assert images(table, end) == []
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_late_row_that_fills_a_cell_changes_its_row(kind, version, is_compacted):
+    """The row keeps the commit time of the write on top."""
+    table, _, _ = new_table(type=kind, merge="partial_update", version=version)
+    write(table, [("a", "p", 5, None), ("b", "p", 5, "b"), ("c", "p", 5, "c")])
+    filled = write(table, [("a", "p", 1, "late"), ("d", "p", 1, "d")]).sequence
+    if is_compacted and kind is TableType.MOR:
+        assert compact(table) is not None
+    found = [image for image in images(table, filled - 2) if image[2] != image[3]]
+    assert found == [("i", "d", None, "d"), ("u", "a", None, "late")]
+    write(table, [("b", "p", 6, "new")])
+    assert [image for image in images(table, filled) if image[2] != image[3]] == [("u", "b", "b", "new")]
 
 
 def test_replaced_groups(table):

@@ -71,6 +71,12 @@ class Merging:
         """Whether a version does not replace the one below it as a whole."""
         return self.partial is not None or self.merger is not None
 
+    @property
+    def fills_late(self) -> bool:
+        """Whether a whole row below another one fills cells of it, and leaves it the meta fields of its own write."""
+        partial = self.partial
+        return self.mode is MergeMode.EVENT_TIME and partial is not None and partial.fills_below and not partial.by_payload
+
     def check_defaults(self, schema_json: str, name: str) -> None:
         """Raise `UnsupportedTable` if non-null defaults leave cells open: Hudi compares them by identity, not by value."""
         if self.partial is None or self.partial.cells is not OpenCells.NULLS or not schema_json:

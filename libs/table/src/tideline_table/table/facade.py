@@ -30,6 +30,7 @@ from tideline_table.coordination.timeline import holds_keys_once, kept_partition
 from tideline_table.errors import InstantNotFound, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import FIXED_ID
+from tideline_table.hudi.format import Feature
 from tideline_table.hudi.formats import check_readable
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of, parse_point
@@ -480,7 +481,13 @@ class Table:
         `op` chooses operations (`operations_of`); empty: all. Raises `UnsupportedTable` without meta fields.
         """
         self.check_keyed_rows("changes")
-        found = images_of(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
+        found = images_of(
+            current=self._merging(),
+            state=self.state,
+            kind=self._points,
+            instants=self._range_of(since, until),
+            has_partial_records=Feature.PARTIAL_RECORDS not in self.definition.format.missing,
+        )
         return replace(found, operations=operations_of(op))
 
     def check_keyed_rows(self, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.log.state import TableState
+from tideline_table.merge.mode import MergeMode
 from tideline_table.reader.base_file import referenced_columns
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.log_keys import log_keys
@@ -56,6 +57,8 @@ class Images:
     after: Snapshot
     written: frozenset[str] | None
     """Instants of the writes that changed rows; None if the range starts at the creation of the table: all writes count."""
+    logs: Mapping[FileGroupId, tuple[str, ...]] = field(default_factory=dict)
+    """The log files of these writes, where a late row can fill cells of a row that keeps the commit time of an earlier write."""
     operations: frozenset[str] = frozenset("iud")
     """The changes that are returned, by `op`."""
 
@@ -103,8 +106,13 @@ class Images:
             yield from _partition_changes(part, chosen, where)
 
 
-def images_of(state: TableState, kind: PointKind, current: Snapshot, instants: InstantRange) -> Images:
-    """Return the comparison of both ends of a range. Raises `HistoryUnavailable` if cleaning or archival removed either."""
+def images_of(
+    state: TableState, kind: PointKind, current: Snapshot, instants: InstantRange, *, has_partial_records: bool = False
+) -> Images:
+    """Return the comparison of both ends of a range. Raises `HistoryUnavailable` if cleaning or archival removed either.
+
+    `has_partial_records`: logs of the table may have some.
+    """
     check_kept(state, kind, instants, at_start=True)
     check_kept(state, kind, instants, at_start=False)
     old = slices_at(state, instants.before, instants.late_at_start) if not instants.from_start else {}
@@ -121,7 +129,15 @@ def images_of(state: TableState, kind: PointKind, current: Snapshot, instants: I
         return replace(current, slices=kept, rule=rule_at(current, known, late))
 
     before, after = at(old, instants.before, instants.late_at_start), at(new, instants.through, instants.late_at_end)
-    return Images(before, after, None if instants.from_start else instants.written)
+    merges = current.rule.merging
+    is_filled_late = merges.mode is MergeMode.EVENT_TIME and (has_partial_records or merges.fills_late)
+    logs = {group: _logs_of(state.slices.get(group, {}), instants.written) for group in changed} if is_filled_late else {}
+    return Images(before, after, None if instants.from_start else instants.written, logs)
+
+
+def _logs_of(slices: Mapping[str, FileSlice], written: AbstractSet[str]) -> tuple[str, ...]:
+    known = [held for s in slices.values() for held in zip(s.log_paths, s.log_files, strict=True)]
+    return tuple(path for path, log in known if not log.instant or log.instant in written)
 
 
 def _may_differ(old: FileSlice | None, new: FileSlice | None) -> bool:
@@ -188,6 +204,16 @@ def _returned(old: Snapshot, new: Snapshot, written: pa.Table) -> pa.Array:
     return after.filter(pc.invert(pc.or_(pc.fill_null(is_newer, fill_value=False), known)))
 
 
+def _filled_late(images: Images, written: pa.Table) -> pa.Array | None:
+    """Return the keys of further rows of which writes of the range may have filled cells; None if there are none."""
+    groups = sorted({s.group for s in (*images.before.slices, *images.after.slices)})
+    paths = [path for group in groups for path in images.logs.get(group, ())]
+    every = images.after.rule.merging.fills_late
+    keys = log_keys(images.after.storage, paths, lambda block: every or block.is_partial)
+    late = keys.filter(pc.invert(pc.is_in(keys, value_set=written.column(MetaField.RECORD_KEY).combine_chunks())))
+    return late if len(late) else None
+
+
 def _structs(rows: pa.Table, chosen: pa.Schema, present: pa.Array) -> pa.Array:
     kept = rows.select(chosen.names).combine_chunks()
     arrays = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in kept.columns]
@@ -232,6 +258,8 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     after = new.read(names, times, written)
     if not is_told and images.written is not None:
         after = pa.concat_tables([after, new.read(names, None, written, _returned(old.whole, new.whole, after))])
+    if (late := _filled_late(images, after)) is not None:
+        after = pa.concat_tables([after, new.read(names, None, late, late)])
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()
     # A record may have moved between the slices that grew and the other slices.
     known = pa.concat_arrays([_keys(old.whole), _keys(old.grown, pc.unique(pa.concat_arrays([written, touched])))])
