@@ -573,6 +573,26 @@ def test_38_hudi_deletes_a_partition_with_what_a_savepoint_protects(maker: Maker
     assert not (maker.base / "p0").exists()
 
 
+def test_39_hudi_cannot_compact_logs_with_partial_records(maker: Maker) -> None:
+    options = {**HUDI_TABLE, "hoodie.write.table.version": "9"}
+    for ts in (1, 2):
+        maker.hudi.write(maker.base, trips(range(4), ts), options)
+    maker.hudi.sql(f"create table parts using hudi location '{maker.base}'")
+    maker.hudi.sql(
+        "merge into parts t using (select 'k0001' as id, 'p1' as part, 3L as ts, 9D as price) s on t.id = s.id and t.part = s.part "
+        "when matched then update set ts = s.ts, price = s.price",
+        {**options, "hoodie.spark.sql.merge.into.partial.updates": "true"},
+    )
+    log_compaction = {"enable": "true", "inline": "true", "blocks.threshold": "1"}
+    with pytest.raises(PeerFailed, match="Partial merging logic is not implemented"):
+        maker.hudi.write(
+            maker.base,
+            trips([1], 4),
+            {**options, **{f"hoodie.log.compaction.{key}": value for key, value in log_compaction.items()}},
+        )
+    assert Table.open(str(maker.base)).read().num_rows == 4
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 
