@@ -109,7 +109,7 @@ class History:
         found: list[Act] = [*(3 * [self.upsert_here, self.upsert_there])]
         found += [self.insert_here, self.insert_there, self.delete_here, self.delete_there, self.clean_here, self.clean_there]
         found += [self.grow_here, self.grow_there]
-        # Where logs merge cells, a late row fills cells of the row in the log, which then counts as a whole: the model knows no logs.
+        # In logs that merge cells, late rows fill cells of rows that then count as a whole: the model knows no logs.
         if self.form.merge != "partial_update" or self.form.kind is Kind.COW:
             found += [self.late_here, self.late_there]
         found += [self.dead_writer, self.failed_there, self.savepoint_there, self.restore_there, self.roll_back_there, self.move]
