@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.log.state import TableState
+from tideline_table.log_format import LogBlock
 from tideline_table.merge.mode import MergeMode
 from tideline_table.reader.base_file import referenced_columns
 from tideline_table.reader.log_index import LogIndexes
-from tideline_table.reader.log_keys import log_keys
+from tideline_table.reader.log_keys import log_keys_and_chosen
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.changes import InstantRange, PointKind, check_kept, rule_at, slices_at
 from tideline_table.table.query import CommitTimes, Snapshot
@@ -204,14 +205,19 @@ def _returned(old: Snapshot, new: Snapshot, written: pa.Table) -> pa.Array:
     return after.filter(pc.invert(pc.or_(pc.fill_null(is_newer, fill_value=False), known)))
 
 
-def _filled_late(images: Images, written: pa.Table) -> pa.Array | None:
-    """Return the keys of further rows of which writes of the range may have filled cells; None if there are none."""
-    groups = sorted({s.group for s in (*images.before.slices, *images.after.slices)})
-    paths = [path for group in groups for path in images.logs.get(group, ())]
-    every = images.after.rule.merging.fills_late
-    keys = log_keys(images.after.storage, paths, lambda block: every or block.is_partial)
-    late = keys.filter(pc.invert(pc.is_in(keys, value_set=written.column(MetaField.RECORD_KEY).combine_chunks())))
-    return late if len(late) else None
+def _keys_in_logs(images: Images, grown: Iterable[str]) -> tuple[pa.Array, pa.Array]:
+    """Return the keys in the log files that slices got, and those of rows of which writes of the range may have filled cells."""
+    fills_late, storage = images.after.rule.merging.fills_late, images.after.storage
+
+    def is_late(block: LogBlock) -> bool:
+        return fills_late or block.is_partial
+
+    grown = list(grown)
+    written, late = log_keys_and_chosen(storage, grown, is_late)
+    groups = {s.group for s in (*images.before.slices, *images.after.slices)}
+    others = {path for group in groups for path in images.logs.get(group, ())}.difference(grown)
+    _, more = log_keys_and_chosen(storage, sorted(others), is_late)
+    return written, pa.concat_arrays([late, more]) if images.logs else late.slice(0, 0)
 
 
 def _structs(rows: pa.Table, chosen: pa.Schema, present: pa.Array) -> pa.Array:
@@ -251,14 +257,15 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     grown = {group: paths for group, paths in appended.items() if paths is not None}
     old, new = (_Side.of(snapshot, grown.keys()) for snapshot in (images.before, images.after))
     # A log file changes only keys that it names.
-    written = log_keys(images.after.storage, [path for paths in grown.values() for path in paths])
+    written, late = _keys_in_logs(images, (path for paths in grown.values() for path in paths))
     schema = images.after.schema
     needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, schema) if where is not None else ())}
     names = [name for name in schema.names if name in needed]
     after = new.read(names, times, written)
     if not is_told and images.written is not None:
         after = pa.concat_tables([after, new.read(names, None, written, _returned(old.whole, new.whole, after))])
-    if (late := _filled_late(images, after)) is not None:
+    late = late.filter(pc.invert(pc.is_in(late, value_set=after.column(MetaField.RECORD_KEY).combine_chunks())))
+    if len(late):
         after = pa.concat_tables([after, new.read(names, None, late, late)])
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()
     # A record may have moved between the slices that grew and the other slices.
