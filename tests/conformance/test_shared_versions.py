@@ -580,7 +580,10 @@ def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) 
 
     compare = Comparison()
     merge(range(6), 3, "price")
+    between = turns.open().newest_point()
     merge(range(2, 4), 2, "tags")
+    late = {row["after"]["id"]: row for row in pa.Table.from_batches(turns.open().changes(between).scan()).to_pylist()}
+    assert {(key, row["after"]["ts"]) for key, row in late.items() if row["before"] != row["after"]} == {("k0002", 3), ("k0003", 3)}
     paths = [path for found in turns.open().slices() for path in found.log_paths]
     assert any(block.is_partial for path in paths for block in scan_log(turns.open().storage, path).blocks)
     turns.agree(compare, "they merged", 8)

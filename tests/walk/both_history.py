@@ -44,7 +44,7 @@ ARCHIVAL = {
 LOGS_THERE = {"enable": "true", "inline": "true", "blocks.threshold": "1"}
 HASTY = {"hoodie.client.heartbeat.interval_in_ms": 100, "hoodie.client.heartbeat.tolerable.misses": 1}
 NUMBERS = {6: "SIX", 8: "EIGHT", 9: "NINE"}
-REFUSALS = ("Not allowed to update the clustering file group",)
+REFUSALS = ("Not allowed to update the clustering file group", "actionState=REQUESTED, actionType=clustering")
 """What says that Apache Hudi refuses a write beside a plan of a clustering."""
 ENDS = ("is earlier than the latest compaction", "Unable to find completion time for instant")
 """What says that Apache Hudi cannot go back: behind a compaction of its metadata table, or in its own restore. What is left then
