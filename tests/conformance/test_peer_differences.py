@@ -593,6 +593,16 @@ def test_39_hudi_cannot_compact_logs_with_partial_records(maker: Maker) -> None:
     assert Table.open(str(maker.base)).read().num_rows == 4
 
 
+def test_40_hudi_cannot_restore_to_before_its_metadata_table(maker: Maker) -> None:
+    options = {**HUDI_TABLE, "hoodie.write.table.version": "9"}
+    maker.hudi.write(maker.base, trips(range(4), 1), options, metadata=False)
+    saved = Table.open(str(maker.base)).state.completed_writes()[-1].instant
+    maker.hudi.sql(f"call create_savepoint(path => '{maker.base}', commit_time => '{saved}')", {"hoodie.metadata.enable": "false"})
+    maker.hudi.write(maker.base, trips(range(4), 2), options, metadata=True)
+    with pytest.raises(PeerFailed, match="Unable to find completion time"):
+        maker.hudi.restore(maker.base, "difference", saved, {**options, "hoodie.metadata.enable": "true"})
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 
