@@ -7,15 +7,19 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.conformance.both_in_turn import SHARING
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.plans import schedule_clustering, schedule_compaction
 
-from tideline_table.action import write_rows
+from tideline_locks import open_hudi_lock
+from tideline_table.action import run_clustering, run_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.schema import reader_limits
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 AT = dt.datetime(2024, 5, 1, 10, 11, 12, 345000)
@@ -117,3 +121,52 @@ def test_types_of_1_2_are_read_as_apache_hudi_reads_them(apache_hudi: ApacheHudi
     assert sorted(ours["emb"].to_pylist()) == [[1.0, 1.5, -1.0], [2.0, 2.5, -1.0]]
     with pytest.raises(UnsupportedTable, match="VECTOR"):
         write_rows(Table.open(str(path)), ours, Operation.UPSERT)
+
+
+def test_blobs_go_through_the_services_of_both_sides(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """Members that a blob requires are null behind a null reference, in files of Apache Hudi's compactions even by their types."""
+    path, reference = workdir / "t", "struct<external_path: string, offset: bigint, length: bigint, managed: boolean>"
+
+    def settings(**more: str) -> dict[str, str]:
+        shared = Table.open(str(path)).hudi_options() if (path / ".hoodie" / ".tideline").exists() else {}
+        return {"hoodie.write.table.version": "9", "hoodie.metadata.enable": "false", **shared, **more}
+
+    apache_hudi.sql(
+        "create table served_blobs (id int, ts bigint, doc blob, part string) using hudi tblproperties (type = 'mor', "
+        "primaryKey = 'id', preCombineField = 'ts', hoodie.write.table.version = '9') partitioned by (part) "
+        f"location '{path}'",
+        settings(),
+    )
+    held = f"named_struct('type', 'INLINE', 'data', cast('x' as binary), 'reference', cast(null as {reference}))"
+    far = "named_struct('external_path', '/x', 'offset', 1L, 'length', 2L, 'managed', false)"
+    away = f"named_struct('type', 'OUT_OF_LINE', 'data', cast(null as binary), 'reference', {far})"
+    apache_hudi.sql(f"insert into served_blobs values (1, 1, {held}, 'a'), (2, 1, {away}, 'a'), (3, 1, null, 'b')", settings())
+    compacts = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
+    apache_hudi.sql("update served_blobs set ts = 2 where id in (1, 3)", settings(**compacts))
+
+    def same() -> list[dict[str, Any]]:
+        both = (
+            found.drop_columns(["_hoodie_file_name"]).to_pylist()
+            for found in (Table.open(str(path)).read(), apache_hudi.read(path))
+        )
+        ours, theirs = (sorted(rows, key=lambda row: row["id"]) for rows in both)
+        assert ours == theirs
+        return ours
+
+    first = same()
+    share_table(Table.open(str(path)), SHARING, open_hudi_lock)
+    table = Table.open(str(path), hudi_lock=open_hudi_lock)
+    later = pa.Table.from_pylist([{**row, "ts": 3} for row in first[:1]], table.schema)
+    write_rows(table, later, Operation.UPSERT)
+    compaction = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    assert compaction is not None
+    run_compaction(table, compaction)
+    more = pa.Table.from_pylist([{**first[0], "id": 9}], table.schema)
+    write_rows(table, more, Operation.BULK_INSERT)
+    clustering = schedule_clustering(table, {"hoodie.clustering.plan.strategy.small.file.limit": 10**9})
+    assert clustering is not None
+    run_clustering(table, clustering)
+    docs = [row["doc"] for row in first]
+    assert [row["doc"] for row in same()] == [*docs, docs[0]]
+    apache_hudi.sql("update served_blobs set ts = 4 where id = 2", settings())
+    assert [row["doc"] for row in same()] == [*docs, docs[0]]

@@ -21,7 +21,7 @@ from tideline_table.hudi.version8 import Version8
 from tideline_table.hudi.version8.history import manifest_files, read_history
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.hudi_written import hudi_written_state, visible_instants
-from tideline_table.storage import MemoryStorage
+from tideline_table.storage import UNKNOWN_TIME, MemoryStorage, ObjectStat
 
 LAYOUT_ONE = {"hoodie.table.type": "MERGE_ON_READ", "hoodie.table.version": "6", "hoodie.timeline.layout.version": "1"}
 LAYOUT_TWO = {"hoodie.table.type": "MERGE_ON_READ", "hoodie.table.version": "8", "hoodie.timeline.layout.version": "2"}
@@ -320,7 +320,7 @@ def test_commit_metadata_in_either_form():
     fastavro.writer(sink, schema, [document])
     place.write(3, action="replacecommit", content=sink.getvalue())
     assert place.state.latest_slices() == []
-    assert place.state.schema_json == "T"
+    assert place.state.schema_json == "S"
     assert place.state.actions[t(3)].operation == "CLUSTER"
     document["partitionToWriteStats"] = {"p": ["no stat"]}
     sink = io.BytesIO()
@@ -606,3 +606,27 @@ def test_of_two_attempts_at_a_file_of_an_archived_commit_the_later_one_counts():
     place = Place(LAYOUT_ONE, attempt("0-971-9"), attempt("0-1007-10")).write(3)
     (file_slice,) = hudi_written_state(place.storage, LAYOUT_ONE).every_slice()
     assert file_slice.base_file == attempt("0-1007-10")
+
+
+def test_files_of_another_system_that_only_the_metadata_table_lists_are_refused():
+    """A translator's commits name them, but archived commits are not read: the rows would be missing without an error."""
+    place = Place(LAYOUT_ONE, base(1))
+    place.storage.put(f".hoodie/{t(1)}.commit", EMPTY)
+    listed = [("p", [ObjectStat(f"p/{name}", 7, UNKNOWN_TIME) for name in (base(1), f"part-0.c000.parquet_{t(0)}_hudiext")])]
+    with pytest.raises(UnsupportedTable, match=r"lists file p/part-0\.c000\.parquet_\d+_hudiext"):
+        hudi_written_state(place.storage, LAYOUT_ONE, lambda *_: listed)
+    assert hudi_written_state(place.storage, LAYOUT_ONE, lambda *_: [("p", listed[0][1][:1])]).slices
+
+
+@pytest.mark.parametrize("operation", ["COMPACT", "CLUSTER", "LOG_COMPACT"])
+def test_a_table_service_that_began_before_a_column_was_added_does_not_take_it_away(operation):
+    """Its job names the schema that it knows. Apache Hudi asks the writes for the schema, too."""
+    record = '{"type": "record", "name": "r", "fields": [FIELDS]}'
+    before, after = (record.replace("FIELDS", each) for each in ("", '{"name": "a", "type": "int"}'))
+    rewrite = CommitMetadata(operation, (), {"schema": before}, compacted=operation != "CLUSTER").to_bytes()
+    alone = Place(LAYOUT_ONE, base(1)).write(1, action="commit", content=rewrite)
+    assert alone.state.schema_json == before, "the writes are archived"
+    place = Place(LAYOUT_ONE, base(1)).write(1, content=CommitMetadata("INSERT", (), {"schema": before}).to_bytes())
+    place.write(2, content=CommitMetadata("UPSERT", (), {"schema": after}).to_bytes()).write(3, action="commit", content=rewrite)
+    assert place.state.schema_json == after
+    assert list(place.state.schemas) == [t(1), t(2)]

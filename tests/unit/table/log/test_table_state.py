@@ -285,3 +285,16 @@ def test_a_newer_log_format_is_refused_by_name():
 def test_broken_entries_are_typed_errors(content):
     with pytest.raises(CorruptMetadata, match="some/entry"):
         Entry.from_bytes(content, "some/entry")
+
+
+def test_a_table_service_that_began_before_a_column_was_added_does_not_take_it_away(history):
+    """A job of Apache Hudi names the schema that it knows."""
+    history.begin(instant(1))
+    history.complete(instant(1), base_stat("f-0", instant(1)), schema="before")
+    history.plan_compaction(instant(2), [FileGroupId("p", "f-0")])
+    history.step(instant(2), Action.COMPACTION, State.REQUESTED, State.INFLIGHT, {}, "COMPACT")
+    history.begin(instant(3))
+    history.complete(instant(3), schema="after")
+    history.complete(instant(2), base_stat("f-0", instant(2)), schema="before")
+    assert history.state.schema_json == "after"
+    assert history.state.schemas == {instant(1): "before", instant(3): "after"}

@@ -3,12 +3,14 @@ import json
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tideline_table.errors import CorruptMetadata, SchemaMismatch
 from tideline_table.schema import arrow_from_avro, avro_with_meta_fields
 from tideline_table.schema.avro import avro_evolved
-from tideline_table.schema.evolution import EvolutionRule, conform
+from tideline_table.schema.evolution import EvolutionRule, conform, settled
 from tideline_table.schema.promotion import java_float_text
 
 MILLI = dt.datetime(2024, 5, 1, 10, 11, 12, 345000)
@@ -150,6 +152,49 @@ def test_what_stands_behind_a_null_does_not_matter():
     assert column(hidden, QP) == [None, {"q": None, "p": 2}]
     lists = pa.ListArray.from_arrays(pa.array([0, 2, 3]), pa.array([1, 2, 3], pa.int32()), mask=pa.array([True, False]))
     assert column(lists, pa.list_(pa.int64())) == [None, [3]]
+
+
+def _place(**optional: bool) -> pa.StructType:
+    place = pa.struct([pa.field("path", pa.string(), **optional), ("at", pa.int64())])
+    return pa.struct([pa.field("kind", pa.string(), **optional), ("place", place), pa.field("sizes", pa.list_(place), **optional)])
+
+
+PLACE, REQUIRED = _place(), _place(nullable=False)
+PLACES = [None, {"kind": "a", "place": None, "sizes": []}, {"kind": "b", "place": {"path": "p", "at": 1}, "sizes": [None]}]
+_FILED = pa.array(PLACES, PLACE)
+HIDDEN = {
+    "a file that requires none": pa.StructArray.from_arrays(
+        [pc.if_else(_FILED.is_valid(), part, pa.nulls(3, part.type)) for part in _FILED.flatten()],
+        fields=list(PLACE),
+        mask=_FILED.is_null(),
+    ),
+    "null indices": pa.array(PLACES, REQUIRED).take(pa.array([None, 1, 2])),
+    "a column that is lacking": pa.nulls(3, REQUIRED),
+    "a member that is lacking": pa.array([None] * 3, P),
+}
+
+
+@pytest.mark.parametrize("stored", HIDDEN.values(), ids=HIDDEN)
+def test_required_members_behind_a_null_are_written_and_cast(stored):
+    """Arrow makes nulls there, and refuses to write and to cast them."""
+    nested = pa.ListArray.from_arrays([0, 2, 2, 3], stored)
+    schema = pa.schema([("c", REQUIRED), ("l", pa.list_(REQUIRED)), ("m", pa.map_(pa.string(), REQUIRED))])
+    mapped = pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["x", "y", "z"]), stored)
+    rows = conform(pa.table({"c": stored, "l": nested, "m": mapped}), schema)
+    found, wanted = settled(rows), stored.to_pylist()
+    assert found["c"].to_pylist() == wanted
+    assert found["l"].to_pylist() == [wanted[:2], [], wanted[2:]]
+    assert found["m"].to_pylist() == [[(key, value)] for key, value in zip("xyz", wanted, strict=True)]
+    assert found.cast(schema).equals(found)
+    target = pa.BufferOutputStream()
+    pq.write_table(found, target)
+    assert pq.read_table(pa.BufferReader(target.getvalue())).to_pylist() == found.to_pylist()
+    assert settled(rows.slice(1)).to_pylist() == rows.slice(1).to_pylist()
+
+
+def test_rows_without_required_members_are_not_copied():
+    rows = pa.table({"c": pa.array(PLACES, PLACE), "n": [1, 2, 3]})
+    assert settled(rows) is rows
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_other_versions(table, version):
     [
         ({"hoodie_table_version": "six"}, CorruptMetadata, "'six'"),
         ({"hoodie_table_version": "²"}, CorruptMetadata, "hoodie.table.version"),
-        ({"hoodie_table_version": None}, CorruptMetadata, "hoodie.table.version"),
+        ({"hoodie_table_version": None}, CorruptMetadata, "a release of Apache Hudi before 0.6 made the table"),
         ({"hoodie_table_name": None, CHECKSUM: None}, CorruptMetadata, "without hoodie.table.name"),
         ({"hoodie_table_name": "other"}, CorruptMetadata, "checksum"),
         ({"hoodie_table_type": "COLUMNS"}, CorruptMetadata, "COLUMNS"),

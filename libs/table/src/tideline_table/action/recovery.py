@@ -21,7 +21,7 @@ def roll_back_dead(table: Table, *, spares_eager: bool = False) -> list[str]:
     after a resize of buckets. With `spares_eager`, a write of Apache Hudi that may be that of a living job without heartbeats is
     left alone (`eager_until`), and so is one that its jobs may roll back first (`has_first_turn`).
     """
-    table.check_writable(keyed=False)
+    table.check_writable(keyed=False, stores_rows=False)
     undone: list[str] = []
     if table.state.restoring:
         restored = finish_restore(table.timeline, table.state.restoring)

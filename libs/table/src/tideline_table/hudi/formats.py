@@ -69,7 +69,12 @@ def version_of(properties: Mapping[str, str]) -> int:
     """Return the table version. Raises `CorruptMetadata` if the properties say none."""
     text = properties.get(p.VERSION, "")
     if not (text.isascii() and text.isdecimal()):
-        raise CorruptMetadata(f"{p.PROPERTIES_PATH} with {p.VERSION}={text!r}", expected="a number", remedy="restore the file")
+        older = (
+            "" if text else "; if a release of Apache Hudi before 0.6 made the table, which wrote no version, let Hudi upgrade it"
+        )
+        raise CorruptMetadata(
+            f"{p.PROPERTIES_PATH} with {p.VERSION}={text!r}", expected="a number", remedy=f"restore the file{older}"
+        )
     return int(text)
 
 

@@ -192,7 +192,10 @@ class CommitMetadata:
 
     @property
     def is_rewrite(self) -> bool:
-        """Whether the commit keeps the rows as they are. Apache Hudi counts the rows that its clustering moves as inserts."""
+        """Whether the commit keeps the rows as they are. Apache Hudi counts the rows that its clustering moves as inserts.
+
+        It does not change the schema of the table: a job that began before another one added a column names the schema of before.
+        """
         return self.compacted or self.operation.upper() in _REWRITES
 
     @property

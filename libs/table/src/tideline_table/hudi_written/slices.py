@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.file_names import LogFileName, parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.format import TableFormat
@@ -41,10 +42,15 @@ class ListedGroup:
 
 ListedGroups = Mapping[FileGroupId, ListedGroup]
 Slices = dict[FileGroupId, dict[str, FileSlice]]
+_OF_ANOTHER_SYSTEM = "_hudiext"
 
 
 def listed_groups(partitions: Iterable[tuple[str, Iterable[ObjectStat]]]) -> dict[FileGroupId, ListedGroup]:
-    """Group the base and log files of partitions by file group. Checksum files, CDC log files and unknown names are left out."""
+    """Group the base and log files of partitions by file group. Checksum files, CDC log files and unknown names are left out.
+
+    Raises `UnsupportedTable` for a name in a metadata table by which a translator of table formats lists a file of another system:
+    no file has that name, and the commit that names it may be archived.
+    """
     found: dict[FileGroupId, ListedGroup] = {}
     for partition, objects in partitions:
         for stat in objects:
@@ -56,6 +62,12 @@ def listed_groups(partitions: Iterable[tuple[str, Iterable[ObjectStat]]]) -> dic
                     group.log_files.append(ListedFile(name, stat.size_bytes, log))
                 continue
             base = parse_base_file_name(name)
+            if base is None and name.endswith(_OF_ANOTHER_SYSTEM):
+                raise UnsupportedTable(
+                    f"the metadata table lists file {stat.path}",
+                    expected="names of Hudi's writers",
+                    remedy="read the table in its own format (XTable and UniForm translate commits, not files)",
+                )
             if base is not None and base.extension != "crc":
                 group = found.setdefault(FileGroupId(partition, base.file_id), ListedGroup())
                 group.base_files.setdefault(base.instant, []).append(stat)

@@ -218,7 +218,7 @@ def _fold_commit(found: _Found, instant: Instant, metadata: CommitMetadata) -> s
         for file_id in file_ids:
             found.replaced[FileGroupId(partition, file_id)] = instant.time
     schema = metadata.extra.get(SCHEMA_KEY, "")
-    if schema and schema != found.newest_schema:
+    if schema and schema != found.newest_schema and not (metadata.is_rewrite and found.schemas):
         found.schemas[instant.time] = schema
     latest = metadata.extra.get(LATEST_SCHEMA_KEY, "")
     if latest and latest not in found.identified_schemas:

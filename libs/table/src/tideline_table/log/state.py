@@ -314,7 +314,7 @@ class TableState(StateView):
         if metadata.says_more:
             self._apply_extra(instant, metadata.extra)
         schema = metadata.extra.get(SCHEMA_KEY, "")
-        if schema and schema != self.schema_json:
+        if schema and schema != self.schema_json and not (metadata.is_rewrite and self.schema_json):
             self.schema_json = self.schemas[instant] = schema
 
     def _merged_names(self, instant: str, group: FileGroupId) -> frozenset[str]:

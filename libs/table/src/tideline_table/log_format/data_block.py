@@ -18,7 +18,7 @@ from tideline_table.log_format.block import BlockType, LogBlock, damaged, read_c
 from tideline_table.log_format.framing import BLOCK_VERSION, block_header, frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.record_spans import record_spans
-from tideline_table.schema.evolution import conform
+from tideline_table.schema.evolution import conform, settled
 from tideline_table.storage import Storage
 
 _PREFIX = struct.Struct(">ii")
@@ -183,7 +183,7 @@ def parquet_block(
     rows: pa.Table, avro_schema_json: str, instant: str, merged: Sequence[str] = (), *, partial: bool = False
 ) -> bytes:
     """Like `avro_block`, with a Parquet file as content."""
-    fitted = exactly(rows, row_schema(avro_schema_json))
+    fitted = settled(exactly(rows, row_schema(avro_schema_json)))
     sink = pa.BufferOutputStream()
     codec = COMPRESSION_CODEC.default
     with pq.ParquetWriter(sink, fitted.schema, compression=codec, store_schema=False, write_page_checksum=True) as writer:

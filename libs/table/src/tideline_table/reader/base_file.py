@@ -17,7 +17,7 @@ from tideline_table.reader.expression import top_columns_in
 from tideline_table.reader.key_footer import filter_text, is_ordered_alike, key_ends, key_filter, key_range
 from tideline_table.reader.orc_file import ORC, as_parquet
 from tideline_table.schema.arrow import is_numeric
-from tideline_table.schema.evolution import conform
+from tideline_table.schema.evolution import conform, nulls
 from tideline_table.schema.identity import FileNames
 from tideline_table.schema.promotion import is_relabelled
 from tideline_table.statistics import FileStatistics, of_footer
@@ -459,7 +459,7 @@ class BaseFileScan:
 
     def _as_stored(self, rows: pa.Table, names: list[str]) -> pa.Table:
         schema = pa.schema([self._stored.field(name) for name in names])
-        columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type) for f in schema]
+        columns = [rows.column(f.name) if f.name in rows.column_names else nulls(rows.num_rows, f.type) for f in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -36,7 +36,7 @@ def as_parquet(content: pa.Buffer) -> pa.BufferReader:
     file = orc.ORCFile(pa.BufferReader(content))
     pairs, stored = dict(file.metadata or {}), file.schema.remove_metadata()
     declared = arrow_from_avro(pairs[AVRO_SCHEMA].decode()) if AVRO_SCHEMA in pairs else pa.schema([])
-    schema = pa.schema([declared.field(f.name).with_nullable(nullable=True) if f.name in declared.names else f for f in stored])
+    schema = pa.schema([_optional(declared.field(f.name)) if f.name in declared.names else f for f in stored])
     # As in Tideline's own files, no statistics of floating numbers, which do not tell of a NaN.
     plain = [f.name for f in schema if not pa.types.is_nested(f.type) and not pa.types.is_floating(f.type)]
     sink, rows = pa.BufferOutputStream(), 0
@@ -49,6 +49,18 @@ def as_parquet(content: pa.Buffer) -> pa.BufferReader:
     if rows != file.nrows:
         raise CorruptMetadata(f"an ORC file with {rows} rows", expected=f"{file.nrows}, as its footer says")
     return pa.BufferReader(sink.getvalue())
+
+
+def _optional(field: pa.Field) -> pa.Field:
+    """Return `field` with optional members only: ORC requires none, so Arrow reads nulls in all members behind a null struct."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_optional(member) for member in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_type, _optional(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_optional(kind.value_field))
+    return pa.field(field.name, kind)
 
 
 def _stripe(file: orc.ORCFile, number: int) -> pa.RecordBatch:

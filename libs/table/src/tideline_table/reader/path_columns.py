@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from tideline_table.keygen import PathColumns
 from tideline_table.reader.base_file import referenced_columns
+from tideline_table.schema.evolution import conform
 
 Scan = Callable[[pa.Schema, Sequence[str], pc.Expression | None], Iterator[pa.RecordBatch]]
 """Yields rows with these columns of a schema, filtered."""
@@ -42,4 +43,4 @@ def scan_with_path(
             else:
                 rows = rows.append_column(schema.field(name), pa.repeat(value, batch.num_rows))
         kept = rows if where is None or pushed is not None else rows.filter(where)
-        yield from (found for found in kept.select(list(names)).cast(output).to_batches() if found.num_rows)
+        yield from (found for found in conform(kept, output).to_batches() if found.num_rows)

@@ -7,9 +7,11 @@ text; text and bytes to each other. Columns and struct members are matched by na
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,7 +51,7 @@ def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         if field.name in rows.column_names:
             columns.append(_fit_column(rows.column(field.name), field))
         elif field.nullable:
-            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
+            columns.append(pa.chunked_array([nulls(rows.num_rows, field.type)]))
         else:
             raise SchemaMismatch(f"no column {field.name!r}", expected=f"a column of type {field.type} (required by the table)")
     return pa.Table.from_arrays(columns, schema=schema)
@@ -157,7 +159,7 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             columns.append(column if column.type == field.type else _conformed(column, field))
         else:
             _check_absent(field, field.name, rows.num_rows)
-            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)], field.type))
+            columns.append(pa.chunked_array([nulls(rows.num_rows, field.type)], field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -165,14 +167,40 @@ def _conformed(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return pa.chunked_array([_convert(chunk, field.type, field.name) for chunk in column.chunks], field.type)
 
 
+def nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    """Return an array of nulls, as `settled`."""
+    return pa.array([None], kind).take(pa.array(np.zeros(rows, np.int32))) if _requires_members(kind) else pa.nulls(rows, kind)
+
+
+def settled(rows: pa.Table) -> pa.Table:
+    """Return `rows` with some value for each required member behind a null struct, where Arrow may hold a null.
+
+    Arrow refuses to write or cast such a null, and makes it itself: for null indices, rows that lack a column, and files of Apache
+    Hudi's compactions, which declare no member as required.
+    """
+    for at, field in enumerate(rows.schema):
+        if _requires_members(field.type):
+            rows = rows.set_column(at, field, _conformed(rows.column(at), field))
+    return rows
+
+
+@functools.lru_cache(maxsize=1024)
+def _requires_members(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(not member.nullable or _requires_members(member.type) for member in kind)
+    if pa.types.is_map(kind):
+        return _requires_members(kind.item_type)
+    return bool(is_list(kind)) and _requires_members(kind.value_type)
+
+
 def _convert(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     source = values.type
-    if source == target:
+    if source == target and not _requires_members(target):
         return values
     if pa.types.is_dictionary(source):
         return _convert(values.dictionary_decode(), target, path)
     if pa.types.is_null(source):
-        return pa.nulls(len(values), target)
+        return nulls(len(values), target)
     if pa.types.is_struct(source) and pa.types.is_struct(target):
         return _convert_struct(values, target, path)
     if is_list(source) and pa.types.is_list(target):
@@ -198,10 +226,15 @@ def _convert_struct(values: pa.StructArray, target: pa.StructType, path: str) ->
     members: list[pa.Array] = []
     for member in target:
         if member.name in known:
-            members.append(_convert(values.field(known[member.name]), member.type, f"{path}.{member.name}"))
+            found = _convert(values.field(known[member.name]), member.type, f"{path}.{member.name}")
         else:
             _check_absent(member, f"{path}.{member.name}", len(values) - values.null_count)
-            members.append(pa.nulls(len(values), member.type))
+            found = nulls(len(values), member.type)
+        if not member.nullable and found.null_count and values.null_count:
+            some = pa.array([None], pa.struct([member])).field(0)
+            places = pc.if_else(pc.and_(values.is_null(), found.is_null()), len(found), pa.array(range(len(found)), pa.int64()))
+            found = pa.concat_arrays([found, some]).take(places)
+        members.append(found)
     return pa.StructArray.from_arrays(members, fields=list(target), mask=_null_mask(values))
 
 

@@ -101,7 +101,7 @@ class Table:
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)
         self.record_index = RecordIndex(self.storage, timeline.records or LogRecords(self.storage, timeline.format))
         self._ring_store = RingStore(self.storage)
-        self._found_writable: tuple[object, ...] = (None,) * 4
+        self._found_writable: tuple[object, ...] = (None,) * 5
         self.partitions_made: set[str] = set()
         self._key_ranges = KeyRanges(self.storage)
 
@@ -279,15 +279,18 @@ class Table:
         """Load what any writer committed since the last refresh; return the new state."""
         return self.timeline.refresh_view()
 
-    def check_writable(self, *, keyed: bool = True) -> None:
-        """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""
+    def check_writable(self, *, keyed: bool = True, stores_rows: bool = True) -> None:
+        """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline.
+
+        An action that `stores_rows` needs columns whose types Tideline writes; what ends or undoes another one does not.
+        """
         self.timeline.check_not_upgraded()
         view = self.view()
         definition, is_alone = view.definition, view.capabilities.log_is_truth
-        rests_on = (definition, view.schema_json, self.identity, keyed)
+        rests_on = (definition, view.schema_json, self.identity, keyed, stores_rows)
         if not all(map(is_, rests_on, self._found_writable)):
             definition.check_writable(keyed=keyed)
-            if VECTOR in view.schema_json or VARIANT in view.schema_json:
+            if stores_rows and (VECTOR in view.schema_json or VARIANT in view.schema_json):
                 check_writable_types(view.schema_json, definition.name)
             definition.merging.check_defaults(view.schema_json, definition.name)
             if self.identity is not None:

@@ -46,6 +46,7 @@ from tideline_table.reader.key_footer import (
 )
 from tideline_table.reader.orc_file import AVRO_SCHEMA, ORC, OrcWriter, rows_of
 from tideline_table.schema.arrow import field_of, field_path
+from tideline_table.schema.evolution import settled
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD, MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector, is_supported
 from tideline_table.storage import ByteRange, Storage, digest_of, record_text
@@ -272,7 +273,7 @@ class BaseFileRows:
     def write(self, rows: pa.Table) -> None:
         """Write rows in row groups of their own."""
         self._keys += rows.column(MetaField.RECORD_KEY).chunks
-        rows = trimmed(rows)
+        rows = settled(trimmed(rows))
         self._writer.write_table(rows, self._row_group_rows)
         if self._collector is not None:
             whole = [field.name for field in rows.schema if field.type == DICTIONARY] if rows.num_rows else []

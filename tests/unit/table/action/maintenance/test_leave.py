@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction
 from tests.simulation.faults import SAMPLE_STEP
-from tests.unit.table.shared import SHARING, opened, put, shared_table
+from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import QUIET, contents, new_table
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import leave
+from tideline_table.action import leave, run_clustering
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.leaving import remove_tideline
 from tideline_table.errors import StorageError, TableFrozen, TidelineError, UnsupportedTable, WriteConflict
@@ -194,3 +195,28 @@ def test_an_upgraded_table_is_returned_as_it_is() -> None:
     put(table, ROWS)
     remove_tideline(storage)
     assert sorted(contents(_as_hudi_has_it(storage, clock))) == ROWS
+
+
+def test_a_table_to_which_apache_hudi_added_a_vector_is_not_written_and_can_be_left() -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS[:1])
+    put(table, ROWS[1:2], Operation.INSERT)
+    clustering = schedule_clustering(table, SMALL)
+    done = put(peer_of(storage, clock), ROWS[2:])
+    path = f".hoodie/{done.instant}.commit"
+    document = json.loads(storage.read(path))
+    schema = json.loads(document["extraMetadata"]["schema"])
+    vector = {"type": "fixed", "name": "emb", "size": 8, "logicalType": "vector", "dimension": 2, "elementType": "FLOAT"}
+    schema["fields"].append({"name": "emb", "type": ["null", vector], "default": None})
+    document["extraMetadata"]["schema"] = json.dumps(schema)
+    storage.put(path, json.dumps(document).encode())
+    table = opened(storage, clock)
+    rows = contents(table)
+    assert len(rows) == len(ROWS)
+    files = {o.path for o in storage.list_objects("") if ".tideline" not in o.path}
+    for refused in (lambda: put(table, [("e", "p", 1, "1")]), lambda: run_clustering(table, clustering)):
+        with pytest.raises(UnsupportedTable, match="type VECTOR"):
+            refused()
+    assert {o.path for o in storage.list_objects("") if ".tideline" not in o.path} == files
+    assert leave(opened(storage, clock), open_hudi_lock).cancelled == [clustering]
+    assert contents(_as_hudi_has_it(storage, clock)) == rows

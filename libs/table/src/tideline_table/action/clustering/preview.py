@@ -28,6 +28,7 @@ from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.reader.base_file import BaseFileScan, referenced_columns
 from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.where import parse_where
+from tideline_table.schema.evolution import settled
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.statistics import stored_value
 from tideline_table.storage import MemoryStorage
@@ -165,7 +166,7 @@ def _scanned(part: pa.Table, where: pc.Expression, row_group_rows: int) -> int:
     """Return the rows of the row groups that a reader would read if `part` was a file with row groups of this size."""
     memory = MemoryStorage()
     with memory.open_output(_FILE) as sink:
-        pq.write_table(part, sink, row_group_size=row_group_rows, store_schema=False)
+        pq.write_table(settled(part), sink, row_group_size=row_group_rows, store_schema=False)
     scan = BaseFileScan(memory, _FILE, part.schema)
     return sum(scan.rows(group) for group in scan.row_groups(where))
 

@@ -37,7 +37,7 @@ def cancel_plan(table: Table, instant: str) -> Cancelled:
     Raises `InstantNotFound`, `UnsupportedTable` for what cannot be cancelled, `WriteConflict` while another process cancels the
     plan.
     """
-    table.check_writable(keyed=False)
+    table.check_writable(keyed=False, stores_rows=False)
     table.refresh()
     record = table.state.actions.get(instant)
     service = _check_cancellable(table, instant, record)

@@ -45,7 +45,7 @@ def leave(table: Table, open_lock: OpenHudiTableLock) -> Left:
     if not table.capabilities.keeps_log:
         table.timeline.leave()
         return left
-    table.check_writable(keyed=False)
+    table.check_writable(keyed=False, stores_rows=False)
     left.rolled_back += roll_back_dead(table, spares_eager=True)
     _check_none_may_live(table)
     for record in list(table.refresh().pending()):
