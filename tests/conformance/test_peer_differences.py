@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.conformance.both_in_turn import meet_rules
+from tests.conformance.both_in_turn import SHARING, meet_rules
 from tests.conformance.matrix import KEY, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.environment import REPOSITORY
@@ -25,7 +25,7 @@ from tests.conformance.story_library import Library
 
 from tideline_table.action import write_rows
 from tideline_table.errors import InstantNotFound, UnsupportedTable
-from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.formats import format_of, format_to_create
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.metadata_table import StoredMetadata
@@ -601,6 +601,57 @@ def test_40_hudi_cannot_restore_to_before_its_metadata_table(maker: Maker) -> No
     maker.hudi.write(maker.base, trips(range(4), 2), options, metadata=True)
     with pytest.raises(PeerFailed, match="Unable to find completion time"):
         maker.hudi.restore(maker.base, "difference", saved, {**options, "hoodie.metadata.enable": "true"})
+
+
+EARLY, EARLY_END = "20200101000000000", "20200101000001000"
+"""An instant before all others, and when it completed."""
+
+
+def _three_writes(maker: Maker) -> tuple[str, str]:
+    """Write base files in two partitions, then a log file in each; return the second instant and its completion time."""
+    options = {**HUDI_TABLE, "hoodie.write.table.version": "9"}
+    for numbers, ts in ((range(4), 1), ([1], 5), ([0], 2)):
+        maker.hudi.write(maker.base, trips(numbers, ts), options)
+    for checksum in maker.base.rglob("*.crc"):
+        checksum.unlink()
+    done = sorted(path.name.split(".")[0] for path in (maker.base / ".hoodie/timeline").glob("*_*.deltacommit"))
+    begun, _, ended = done[1].partition("_")
+    return begun, ended
+
+
+def _times(maker: Maker) -> list[list[int]]:
+    return [sorted(found["ts"].to_pylist()) for found in _three_answers(maker)]
+
+
+def test_41_hudi_reads_log_files_that_no_timeline_explains(maker: Maker) -> None:
+    begun, ended = _three_writes(maker)
+    assert _times(maker) == [[1, 1, 2, 5]] * 3
+    for path in [path for path in maker.base.rglob(f"*{begun}*") if path.is_file()]:
+        path.rename(path.with_name(path.name.replace(begun, EARLY).replace(ended, EARLY_END)))
+    assert _times(maker) == [[1, 1, 1, 2]] * 3, "the timeline says that it completed before its base file"
+    for path in (maker.base / ".hoodie/timeline").glob(f"{EARLY}*"):
+        path.unlink()
+    assert _times(maker) == [[1, 1, 2, 5], [1, 1, 1, 2], [1, 1, 1, 2]]
+
+
+def test_42_hudi_hides_the_base_file_behind_a_clock_that_stepped_back(maker: Maker) -> None:
+    begun, ended = _three_writes(maker)
+    (completed,) = (maker.base / ".hoodie/timeline").glob(f"{begun}_{ended}.deltacommit")
+    completed.rename(completed.with_name(f"{begun}_{EARLY_END}.deltacommit"))
+    assert _times(maker) == [[1, 2, 5], [1, 2, 5], [1, 1, 2, 5]]
+
+
+def test_43_hudi_asks_the_expression_index_of_another_function(maker: Maker) -> None:
+    options = {**HUDI_TABLE, "hoodie.write.table.version": "9", "hoodie.metadata.index.column.stats.enable": "true"}
+    maker.hudi.write(maker.base, trips(range(4), 1), options, metadata=True)
+    maker.hudi.sql(f"create table functions using hudi location '{maker.base}'")
+    settings = {**options, **SHARING.hudi_options(format_to_create(9)), "hoodie.metadata.enable": "true"}
+    maker.hudi.sql("create index low on functions using column_stats(id) options(expr='lower')", settings)
+    skipping = {"hoodie.enable.data.skipping": "true"}
+    for function, value, found in (("lower", "k0001", 1), ("upper", "K0001", 0)):
+        where = f"{function}(id) = '{value}'"
+        assert maker.hudi.read(maker.base, metadata=True, where=where, options=skipping).num_rows == found
+        assert maker.hudi.read(maker.base, metadata=False, where=where).num_rows == 1
 
 
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -37,8 +37,8 @@ _TIDELINE = ".hoodie/.tideline"
 
 
 def history(seed: int) -> Outcome:
-    """The history of `seed`, of an exclusive table or of a shared one."""
-    return simulate_shared(seed) if seed % EVERY == 0 else simulate(seed)
+    """The history of `seed`, of an exclusive table or of a shared one; every fourth is of an exclusive table of version 9."""
+    return simulate_shared(seed) if seed % EVERY == 0 else simulate(seed, version=9 if seed % 4 == 1 else 6)
 
 
 def simulate_shared(seed: int, sabotage: Sabotage = no_sabotage, *, version: int = 6) -> Outcome:

@@ -7,7 +7,7 @@ import hashlib
 import random
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -33,9 +33,11 @@ from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 from tideline_events import Record
 from tideline_table.action import archive, roll_back_dead, run_clean, write_rows
 from tideline_table.coordination.shared.partition_numbers import newest_rules
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.formats import WRITTEN, format_of
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
+from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex, Engine
 from tideline_table.index.bucket_properties import bucket_index
@@ -256,6 +258,8 @@ def _check(cluster: Cluster) -> None:
         oracle.report(f"the log has entries {numbers}")
     _check_timeline(cluster)
     _check_archive(cluster)
+    _check_by_timeline(cluster)
+    _check_times(cluster)
     if world.is_ringed:
         _check_rings(cluster)
     elif world.is_bucketed:
@@ -338,7 +342,7 @@ def _check_timeline(cluster: Cluster) -> None:
 
 
 def _check_archive(cluster: Cluster) -> None:
-    """What completed is told of in one place, and a reader who knows nothing but the timeline and file names finds every row."""
+    """What completed is told of in one place."""
     world, oracle = cluster.world, cluster.oracle
     if not world.is_archived:
         return
@@ -349,15 +353,52 @@ def _check_archive(cluster: Cluster) -> None:
         oracle.report(f"{instant} completed, and neither the timeline nor the archive tells of it")
     for instant in sorted(archived & active):
         oracle.report(f"{instant} was archived and is on the timeline")
+
+
+def _check_by_timeline(cluster: Cluster) -> None:
+    """A reader who knows nothing but the timeline and file names finds every row, and the slices of the log."""
+    world, oracle = cluster.world, cluster.oracle
     if LEAVES_LATE_FILES & set(world.faults):
         return  # of an attempt that was not the one that counted: names alone do not tell them apart
     copy = copy_of(world.disk, SimulatedClock(world.scheduler))
     for path in [o.path for o in copy.list_objects(".hoodie/.tideline")]:
         copy.delete(path)
-    seen = actors.read_values(Table.open(copy.root, clock=SimulatedClock(world.scheduler), storage=copy))
-    expected = dict(oracle.model_at(len(oracle.entries)))
+    if not any(a.action in WRITE_ACTIONS for a in oracle.state.actions.values()):
+        return
+    table = Table.open(copy.root, clock=SimulatedClock(world.scheduler), storage=copy)
+    seen, expected = actors.read_values(table), dict(oracle.model_at(len(oracle.entries)))
     if seen != expected:
         oracle.report(f"who knows no log reads {seen} instead of {expected}")
+    if table.timeline.format.has_completion_times:
+        by_names, by_log = (_names_of(state.latest_slices()) for state in (table.state, oracle.state))
+        for wrong in sorted(by_names ^ by_log):
+            oracle.report(f"who knows no log {'finds' if wrong in by_names else 'does not find'} the slice {wrong}")
+
+
+def _names_of(slices: Iterable[FileSlice]) -> set[tuple[str, ...]]:
+    return {(*s.group, s.base_instant, s.base_file, *(log.name for log in s.log_files)) for s in slices}
+
+
+def _check_times(cluster: Cluster) -> None:
+    """Where names say completion times, each is later than all times of the log before it, and the names are those of the log."""
+    oracle, disk = cluster.oracle, cluster.world.disk
+    form = format_of(read_properties(disk))
+    if not form.has_completion_times:
+        return
+    last, of_log = "", dict[str, str]()
+    for entry in oracle.entries:
+        if entry.after is State.COMPLETED and entry.completion and entry.action is not Action.ARCHIVAL:
+            if entry.completion <= max(last, entry.instant):
+                oracle.report(f"{entry.action} {entry.instant} completed at {entry.completion}, behind {last}")
+            if entry.action is not Action.SAVEPOINT:  # which shares the instant of the write that it protects
+                of_log[entry.instant] = entry.completion
+        last = max(last, entry.instant, entry.completion)
+    listed = list_timeline(disk, form)
+    named = {a.time: a.completion for a in form.archived_instants(disk)}
+    named |= {i.time: listed.named_completion(i.time) for i in listed.instants if i.state is State.COMPLETED}
+    for instant in sorted(named):
+        if of_log.get(instant) != named[instant]:
+            oracle.report(f"{instant} completed at {named[instant]} by its name, at {of_log.get(instant)} by the log")
 
 
 def transaction_of(op: Op, oracle: Oracle) -> Transaction:

@@ -11,17 +11,25 @@ from collections.abc import Collection, Iterator, Mapping
 from tests.simulation.file_contents import log_instants
 from tests.simulation.visible_files import GroupId, is_data_file
 
-from tideline_table.hudi.instant import WRITE_ACTIONS, State
-from tideline_table.hudi.version6 import parse_timeline_file_name
+from tideline_table.hudi.formats import UPGRADED, WRITTEN
+from tideline_table.hudi.instant import WRITE_ACTIONS, Instant, State
 
 Objects = Mapping[str, tuple[bytes, object]]
 
 
 def completed_on_timeline(objects: Objects) -> set[str]:
     """Instants of writes whose completed file is there."""
-    names = (path.removeprefix(".hoodie/") for path in objects if path.startswith(".hoodie/"))
-    found = (parse_timeline_file_name(name) for name in names if "/" not in name)
-    return {i.time for i in found if i is not None and i.state is State.COMPLETED and i.action in WRITE_ACTIONS}
+    found = (parsed[0] for parsed in map(_parsed, objects) if parsed is not None)
+    return {i.time for i in found if i.state is State.COMPLETED and i.action in WRITE_ACTIONS}
+
+
+def _parsed(path: str) -> tuple[Instant, str] | None:
+    """Return what the path of a timeline file says: its instant, and in layout 2 the completion time."""
+    for form in (WRITTEN, UPGRADED):
+        folder, _, name = path.rpartition("/")
+        if folder == form.timeline_folder:
+            return form.parse_timeline_file_name(name)
+    return None
 
 
 def taken_for_committed(objects: Objects, committed: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -13,13 +13,15 @@ from tests.simulation import simulate as simulation
 from tests.simulation.conftest import BATCH, SEED_START, SEEDS
 from tests.simulation.event_faults import EVENT_FAULTS
 from tests.simulation.feed import FEED_FAULTS
+from tests.simulation.sabotage import sabotage
 from tests.simulation.scheduler import Process, Scheduler, SimulatedThreading
 from tests.simulation.shared_simulation import EVERY, history
 from tests.simulation.shared_world import LOCK_TAKEN
 from tests.simulation.simulate import simulate, story
 from tests.simulation.world import APPLICABLE
 
-from tideline_table.coordination import heartbeat
+from tideline_table.coordination import exclusive, heartbeat
+from tideline_table.hudi.instant import next_instant, time_from_instant
 
 ROLLED_BACK = "Apache Hudi on shared tables: rollback ROLLBACK"
 """The rarest kind of work on shared tables."""
@@ -167,3 +169,18 @@ def test_the_shortest_wait_lets_time_pass(wait_s):
     scheduler.run()
     assert not scheduler.failures
     assert ended == [max(1, wait_s * 1e6)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("wrong", ["by the clock alone", "of the begin of the step"])
+def test_a_wrong_completion_time_is_found(wrong):
+    """In version 9, where a log file with an earlier one than its base file has is in a slice that no reader merges."""
+    made = {
+        "by the clock alone": lambda state, draft, now: next_instant(now, draft.instant),
+        "of the begin of the step": lambda state, draft, now: next_instant(time_from_instant(draft.instant), draft.instant),
+    }[wrong]
+    bug = sabotage((exclusive, "completion_after", made))
+    found = next((o for o in (simulate(seed, bug, version=9) for seed in range(1, 200)) if o.problems), None)
+    assert found is not None
+    print(found.problems[0])
+    assert not simulate(found.seed, version=9).problems

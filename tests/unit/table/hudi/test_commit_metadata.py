@@ -83,6 +83,16 @@ def test_commits_in_avro_keep_the_digests_of_files_beside_hudis_fields():
     assert decode_document(commit_content(CommitMetadata("UPSERT", (STAT,))), "x")["extraMetadata"] == {}
 
 
+def test_an_entry_gives_the_same_commit_in_avro_as_the_stats_of_its_writer():
+    """Whichever process makes the timeline file: an entry has the stats by partition, a writer in the order of its tasks."""
+    named = [("p", "f-2"), ("q", "f-1"), ("p", "f-0")]
+    stats = [replace(STAT, partition_path=p, file_id=f, path=f"{p}/{f}_0-0-0_1.parquet", record=f"0+9:{f}") for p, f in named]
+    metadata = CommitMetadata("CLUSTER", tuple(stats))
+    again = CommitMetadata.from_json(metadata.to_json())
+    assert again.stats != metadata.stats
+    assert commit_content(again) == commit_content(metadata)
+
+
 def test_log_stats_name_base_and_log_files():
     stat = WriteStat("l-0", "p", "p/.l-0_20260101000000000.log.1_0-0-0", "null", 1, 1, base_file="b", log_files=("x",))
     assert stat.is_log

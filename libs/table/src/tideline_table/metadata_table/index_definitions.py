@@ -48,15 +48,15 @@ def read_indexed_columns(storage: Storage, form: TableFormat, properties: Mappin
     return columns
 
 
-def forget_definitions(storage: Storage, properties: Mapping[str, str], names: Collection[str]) -> None:
-    """Remove the definitions of dropped partitions, with which Apache Hudi's next writer would make them again.
+def forget_definitions(storage: Storage, properties: Mapping[str, str], names: Collection[str] | None = None) -> None:
+    """Remove the definitions of dropped partitions (None: of all), with which Apache Hudi's next writer would make them again.
 
     Leaves a file that is not understood as it is. The caller holds the lock.
     """
     path = properties.get(p.INDEX_DEFINITIONS) or INDEX_DEFINITIONS_PATH
     try:
         document = json.loads(storage.read(path))
-        left = {name: found for name, found in document["indexDefinitions"].items() if name not in names}
+        left = {name: found for name, found in document["indexDefinitions"].items() if names is not None and name not in names}
     except (*MALFORMED, ObjectNotFound):
         return
     if left != document["indexDefinitions"]:

@@ -198,18 +198,34 @@ def test_a_write_beside_a_clean_that_ended_its_partition_turns_it_off(caplog: py
     assert [row[0] for row in contents(table)] == ["a", "b", "n"]
 
 
-def test_an_index_that_is_dropped_loses_its_definition() -> None:
-    """Apache Hudi's next writer would make it again, beside the compaction of the metadata table, in which its job then fails."""
-    table, storage, _ = kept_table(TableType.MOR, 9)
+def _define_index(storage: MemoryStorage) -> dict[str, Any]:
+    """Let the table have a secondary index; return the definitions before."""
     name = "secondary_index_by_v"
     properties = read_properties(storage)
     set_properties(storage, {**properties, METADATA_PARTITIONS: f"{properties[METADATA_PARTITIONS]},{name}"})
-    before = json.loads(storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"]
+    before: dict[str, Any] = json.loads(storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"]
     with_index = {**before, name: {"indexName": name, "indexType": "secondary_index", "sourceFields": ["v"], "version": "V2"}}
     storage.put(INDEX_DEFINITIONS_PATH, json.dumps({"indexDefinitions": with_index}).encode())
+    return before
+
+
+def test_an_index_that_is_dropped_loses_its_definition() -> None:
+    """Apache Hudi's next writer would make it again, beside the compaction of the metadata table, in which its job then fails."""
+    table, storage, _ = kept_table(TableType.MOR, 9)
+    before = _define_index(storage)
     put(table, [("a", "p", 2, "2")])
     assert json.loads(storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"] == before
     sound(table)
+
+
+def test_a_metadata_table_that_is_turned_off_loses_all_definitions() -> None:
+    """Apache Hudi's next writer would make the secondary index again together with the metadata table, and its writes then fail."""
+    table, storage, clock = kept_table(TableType.MOR, 9)
+    _define_index(storage)
+    put(opened(storage, clock), [("a", "p", 2, "2")])
+    assert advertised(storage) == [""]
+    assert json.loads(storage.read(INDEX_DEFINITIONS_PATH)) == {"indexDefinitions": {}}
+    assert [row[3] for row in contents(opened(storage, clock)) if row[0] == "a"] == ["2"]
 
 
 def test_statistics_of_partitions_are_refused_in_version_6() -> None:

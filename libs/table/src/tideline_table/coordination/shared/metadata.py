@@ -135,9 +135,13 @@ def _drop(storage: Storage, dropped: Collection[str]) -> None:
 
 
 def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Remove the metadata table's partitions from the properties, then delete its folder. The caller holds the lock."""
+    """Remove the metadata table's partitions from the properties, then its definitions, then its folder.
+
+    Apache Hudi 1.2.0 makes a secondary index that is still defined anew, and then its writes fail. The caller holds the lock.
+    """
     if any(properties.get(key) for key in _ADVERTISED):
         change_properties(storage, lambda found: {**found, **{key: "" for key in _ADVERTISED if key in found}})
+        forget_definitions(storage, properties)
     storage.delete_below(METADATA_FOLDER)
 
 
