@@ -146,6 +146,23 @@ def test_services_of_both(apache_hudi: ApacheHudi, workdir: Path, version: int, 
     kept.check("we upsert")
 
 
+def test_they_write_on_when_we_turned_a_secondary_index_off(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """With its definition they would make the index anew with the metadata table, and each of their writes would fail."""
+    kept = Kept(apache_hudi, workdir / "t", Kind.MOR, 9, ALL, BY_INDEX)
+    turns = kept.turns
+    turns.create_here()
+    kept.theirs(range(8), 1)
+    apache_hudi.sql(f"create table indexed using hudi location '{turns.path}'")
+    apache_hudi.sql("create index by_price on indexed (price)", {**turns.hudi_options, **kept.metadata})
+    assert "secondary_index_by_price" in apache_hudi.properties(turns.path)["hoodie.table.metadata.partitions"]
+    del kept.kept[SHARED_METADATA.key]
+    kept.ours(range(2, 6), 3)
+    for ts in (4, 5):
+        kept.theirs(range(3, 10), ts)
+        found = turns.agree(Comparison(), "behind the index", len(kept.rows))
+        assert dict(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True)) == kept.rows
+
+
 @pytest.mark.parametrize(("version", "kind"), TABLES)
 def test_writers_that_die(apache_hudi: ApacheHudi, workdir: Path, version: int, kind: Kind) -> None:
     kept = Kept(apache_hudi, workdir / "t", kind, version, ALL, BY_INDEX)

@@ -170,7 +170,7 @@ _OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_P
 
 
 def records_text(stats: Iterable[WriteStat]) -> str:
-    """Return the value of `RECORDS_KEY`; empty if no stat has a record. An entry of the log does not keep the order of the stats."""
+    """Return the value of `RECORDS_KEY`; empty if no stat has a record. Entries of the log do not keep the order of stats."""
     records = {stat.path.rpartition("/")[2]: stat.record for stat in stats if stat.record}
     return json.dumps(records, separators=(",", ":"), sort_keys=True) if records else ""
 

@@ -219,8 +219,8 @@ def test_an_index_that_is_dropped_loses_its_definition() -> None:
 
 
 def test_a_metadata_table_that_is_turned_off_loses_all_definitions() -> None:
-    """Apache Hudi's next writer would make the secondary index again together with the metadata table, and its writes then fail."""
-    table, storage, clock = kept_table(TableType.MOR, 9)
+    """Apache Hudi's next writer would make the secondary index again with the metadata table, and its writes would fail."""
+    _, storage, clock = kept_table(TableType.MOR, 9)
     _define_index(storage)
     put(opened(storage, clock), [("a", "p", 2, "2")])
     assert advertised(storage) == [""]
