@@ -56,3 +56,6 @@ def test_every_write_and_service_keeps_them(tmp_path: Path, kind: str, version: 
     same()
     changes = table.changes().read().to_pylist()
     assert {row["after"]["id"]: row["after"]["doc"] for row in changes} == docs
+    gone = table.changes(since=table.delete([2, 5]).sequence - 1).read()
+    assert {row["before"]["id"]: row["after"] for row in gone.to_pylist()} == {2: None, 5: None}
+    pq.write_table(gone.cast(gone.schema), pa.BufferOutputStream())

@@ -17,6 +17,7 @@ from tideline_table.merge.mode import MergeMode
 from tideline_table.reader.base_file import referenced_columns
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.log_keys import log_keys_and_chosen
+from tideline_table.schema.evolution import settled
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.changes import InstantRange, PointKind, check_kept, rule_at, slices_at
 from tideline_table.table.query import CommitTimes, Snapshot
@@ -284,7 +285,8 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     olds = before.take(pa.concat_arrays([found, removed]))
     news = after.take(pa.concat_arrays([pa.array(range(len(touched)), pa.int32()), pa.nulls(len(removed), pa.int32())]))
     has_old, has_new = pc.not_equal(operations, "i"), pc.not_equal(operations, "d")
-    table = pa.table([operations, _structs(olds, chosen, has_old), _structs(news, chosen, has_new)], schema=images_schema(chosen))
+    sides = [_structs(olds, chosen, has_old), _structs(news, chosen, has_new)]
+    table = settled(pa.table([operations, *sides], schema=images_schema(chosen)))
     if where is not None:
         table = table.filter(pc.or_(_satisfies(olds, has_old, where), _satisfies(news, has_new, where)))
     if len(images.operations) < len("iud"):
