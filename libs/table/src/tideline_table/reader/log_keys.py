@@ -16,20 +16,20 @@ from tideline_table.storage import Storage
 _DATA = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE)
 
 
-def log_keys(storage: Storage, paths: Iterable[str]) -> pa.Array:
-    """Return the distinct record keys in the data and delete blocks of these log files. Errors as `scan_log`."""
-    return log_keys_and_chosen(storage, paths, lambda _: False)[0]
+def log_keys(storage: Storage, paths: Iterable[str], counts: Callable[[LogBlock], bool] = lambda _: True) -> pa.Array:
+    """Return the distinct record keys in the data and delete blocks of these log files that count. Errors as `scan_log`."""
+    return _distinct(keys for path in paths for _, keys in _by_block(storage, path, counts))
 
 
 def log_keys_and_chosen(storage: Storage, paths: Iterable[str], chosen: Callable[[LogBlock], bool]) -> tuple[pa.Array, pa.Array]:
-    """Return `log_keys`, and those of the chosen blocks."""
-    found: list[tuple[bool, pa.Array]] = []
-    for path in paths:
-        for block, keys in _by_block(storage, path):
-            found += [(chosen(block), chunk.cast(pa.string())) for chunk in keys.chunks]
-    none = pa.array([], pa.string())
-    own = [keys for is_chosen, keys in found if is_chosen]
-    return pc.unique(pa.concat_arrays([none, *(keys for _, keys in found)])), pc.unique(pa.concat_arrays([none, *own]))
+    """Return the `log_keys` of all blocks, and those of the chosen ones."""
+    found = [held for path in paths for held in _by_block(storage, path)]
+    return _distinct(keys for _, keys in found), _distinct(keys for block, keys in found if chosen(block))
+
+
+def _distinct(found: Iterable[pa.ChunkedArray]) -> pa.Array:
+    chunks = [chunk.cast(pa.string()) for keys in found for chunk in keys.chunks]
+    return pc.unique(pa.concat_arrays([pa.array([], pa.string()), *chunks]))
 
 
 def held_keys(storage: Storage, path: str) -> pa.ChunkedArray:
@@ -52,13 +52,16 @@ def holds_keys(block: LogBlock) -> bool:
     return block.type is not BlockType.DELETE or bool(block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES))
 
 
-def _by_block(storage: Storage, path: str) -> list[tuple[LogBlock, pa.ChunkedArray]]:
+def _by_block(
+    storage: Storage, path: str, counts: Callable[[LogBlock], bool] = lambda _: True
+) -> list[tuple[LogBlock, pa.ChunkedArray]]:
     """Return keys by block, from the key index if there is one."""
     index = read_index(storage, path)
     keys = read_keys(storage, index) if index is not None else None
     if index is not None and keys is not None:
-        return [(found.block, pa.chunked_array([names])) for found, names in zip(index.logs[-1].blocks, keys, strict=True)]
-    blocks = scan_log(storage, path).blocks
+        pairs = zip(index.logs[-1].blocks, keys, strict=True)
+        return [(found.block, pa.chunked_array([names])) for found, names in pairs if counts(found.block)]
+    blocks = filter(counts, scan_log(storage, path).blocks)
     return [(b, block_keys(storage, b)) for b in blocks if b.type is BlockType.DELETE or b.type in _DATA]
 
 

@@ -16,7 +16,7 @@ from tideline_table.log_format import LogBlock
 from tideline_table.merge.mode import MergeMode
 from tideline_table.reader.base_file import referenced_columns
 from tideline_table.reader.log_index import LogIndexes
-from tideline_table.reader.log_keys import log_keys_and_chosen
+from tideline_table.reader.log_keys import log_keys, log_keys_and_chosen
 from tideline_table.schema.evolution import settled
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.changes import InstantRange, PointKind, check_kept, rule_at, slices_at
@@ -217,7 +217,7 @@ def _keys_in_logs(images: Images, grown: Iterable[str]) -> tuple[pa.Array, pa.Ar
     written, late = log_keys_and_chosen(storage, grown, is_late)
     groups = {s.group for s in (*images.before.slices, *images.after.slices)}
     others = {path for group in groups for path in images.logs.get(group, ())}.difference(grown)
-    _, more = log_keys_and_chosen(storage, sorted(others), is_late)
+    more = log_keys(storage, sorted(others), is_late)
     return written, pa.concat_arrays([late, more]) if images.logs else late.slice(0, 0)
 
 
