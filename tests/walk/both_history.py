@@ -168,7 +168,7 @@ class History:
     def upsert_there(self, ts: int) -> str:
         numbers, more = self._some(), ARCHIVAL if self.draw.random() < 0.4 else {}
         if more:
-            self.turns.open().timeline.heal()  # as the mirror does: what it never saw is archived behind five writes in a row
+            self.turns.open().timeline.heal(0)  # as the mirror does: what it never saw is archived behind five writes in a row
         return self._write(numbers, ts, lambda rows: self._theirs(rows, **more)) + " with cleaning and archival" * bool(more)
 
     def _held(self) -> list[int]:
