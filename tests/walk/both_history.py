@@ -110,7 +110,7 @@ class History:
         found += [self.insert_here, self.insert_there, self.delete_here, self.delete_there, self.clean_here, self.clean_there]
         found += [self.grow_here, self.grow_there]
         # In logs that merge cells, late rows fill cells of rows that then count as a whole: the model knows no logs.
-        if self.form.merge != "partial_update" or self.form.kind is Kind.COW:
+        if self.form.kind is Kind.COW or (self.form.merge != "partial_update" and not self.has_parts):
             found += [self.late_here, self.late_there]
         found += [self.dead_writer, self.failed_there, self.savepoint_there, self.restore_there, self.roll_back_there, self.move]
         found += [self.cluster_here, self.plan_clustering_here]
