@@ -40,7 +40,8 @@ class ValueType(NamedTuple):
     stored: Callable[[Any], Any] = lambda value: value
 
 
-_NULL = ValueType(1, "")
+NULL = ValueType(1, "")
+"""Of a file without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def statistics_datum(
     value_type = None
     if typed:
         # Also of a column without values: readers of Apache Hudi fail on a record of type NULL that is to widen one with bounds.
-        value_type = value_type_of(kind) if file.rows else _NULL
+        value_type = value_type_of(kind) if file.rows else NULL
         wrapper = value_type.wrapper
         low, high = (None if end is None else value_type.stored(end) for end in (low, high))
     low, high = (_EVERY_DIGIT.quantize(end, _LAST_DIGIT) if isinstance(end, Decimal) else end for end in (low, high))

@@ -11,12 +11,10 @@ from typing import Any
 import fastavro
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.metadata_table.column_records import DECIMAL
+from tideline_table.metadata_table.column_records import DECIMAL, NULL
 from tideline_table.metadata_table.records import parsed_schema
 
 _COUNTS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
-_NULL = 1
-"""What Tideline once wrote as the type of a column without bounds, and readers of Apache Hudi cannot widen."""
 Datum = tuple[bytes, str]
 """An Avro datum and its schema."""
 
@@ -49,7 +47,8 @@ def _widen(before: Mapping[str, Any], now: dict[str, Any]) -> None:
     for count in _COUNTS:
         now[count] = None if now[count] is None and before[count] is None else (now[count] or 0) + (before[count] or 0)
     held = [of for of in (before, now) if of["minValue"] is not None and of["maxValue"] is not None]
-    is_typed = now.get("valueType") is not None and now["valueType"][1]["typeOrdinal"] != _NULL
+    # Tideline once wrote NULL as the type of a column without bounds.
+    is_typed = now.get("valueType") is not None and now["valueType"][1]["typeOrdinal"] != NULL.ordinal
     types = {repr(of.get("valueType")) for of in ([*held, now] if is_typed else held)}
     if len({repr((of["minValue"][0], of["maxValue"][0])) for of in held}) > 1 or len(types) > 1:
         raise ValueError("bounds of two types")

@@ -95,7 +95,15 @@ class Images:
         def of(snapshot: Snapshot, slices: Mapping[FileGroupId, FileSlice], groups: Sequence[FileGroupId]) -> Snapshot:
             return replace(snapshot, slices=tuple(slices[group] for group in groups if group in slices))
 
-        return [replace(self, before=of(self.before, old, part), after=of(self.after, new, part)) for part in parts]
+        return [
+            replace(
+                self,
+                before=of(self.before, old, part),
+                after=of(self.after, new, part),
+                logs={group: self.logs[group] for group in part if group in self.logs},
+            )
+            for part in parts
+        ]
 
     def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of the changes: `op` and two images with these columns (None: all)."""
@@ -215,8 +223,7 @@ def _keys_in_logs(images: Images, grown: Iterable[str]) -> tuple[pa.Array, pa.Ar
 
     grown = list(grown)
     written, late = log_keys_and_chosen(storage, grown, is_late)
-    groups = {s.group for s in (*images.before.slices, *images.after.slices)}
-    others = {path for group in groups for path in images.logs.get(group, ())}.difference(grown)
+    others = {path for paths in images.logs.values() for path in paths}.difference(grown)
     more = log_keys(storage, sorted(others), is_late)
     return written, pa.concat_arrays([late, more]) if images.logs else late.slice(0, 0)
 
