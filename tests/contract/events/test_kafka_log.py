@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,12 @@ from tideline_events import (
     PublisherFenced,
     PublishUnknown,
     Record,
+    Subscription,
     TopicMismatch,
     Transition,
     decode,
     encode,
+    kafka_subscription,
     open_event_log,
 )
 from tideline_events.kafka import KafkaEventLog, KafkaSettings
@@ -35,6 +38,45 @@ from tideline_events.partitioner import partition_of
 from tideline_table.clock import SystemClock
 
 pytestmark = pytest.mark.real
+
+
+NAMED_MEMBER = """
+import time
+reader = log.subscribe([TIMELINE.name], sys.argv[2], member="named")
+while not reader.generation:
+    reader.poll(0.2)
+print("reads", flush=True)
+time.sleep(600)
+"""
+
+
+def test_partitions_of_a_member_that_dies_while_they_are_divided_find_a_reader(
+    on_kafka: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back to the others by its name; those that it had to give up stayed without a reader."""
+    monkeypatch.setattr(kafka_subscription, "CHECK_EVERY_S", 1.0)
+    group, log = f"group-{new_uid()}", on_kafka.log()
+    assert isinstance(log, KafkaEventLog)
+
+    def read_by_all() -> int:
+        return len(set().union(*log._readers(group).values()))
+
+    def poll_until(condition: Callable[[], bool], *readers: Subscription) -> None:
+        deadline_s = on_kafka.clock.monotonic_s() + 120
+        while not condition():
+            assert on_kafka.clock.monotonic_s() < deadline_s, log._readers(group)
+            for reader in readers:
+                reader.poll(0.2)
+
+    named = on_kafka.spawn(NAMED_MEMBER, group)
+    assert named.stdout is not None
+    assert named.stdout.readline() == "reads\n"
+    other = on_kafka.subscription([TIMELINE.name], group)
+    poll_until(lambda: 0 < read_by_all() < PARTITION_COUNT, other)
+    named.kill()
+    named.communicate()
+    with closing(log.subscribe([TIMELINE.name], group, member="named")) as again:
+        poll_until(lambda: again.generation > 0 and other.generation > 0 and read_by_all() == PARTITION_COUNT, again, other)
 
 
 def test_partitions_agree_with_javas(on_kafka: Deployment) -> None:

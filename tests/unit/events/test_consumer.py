@@ -20,6 +20,7 @@ from tideline_events import (
     TableChange,
     TableIdentity,
     TableRecord,
+    Topic,
     Transition,
     decode,
     encode,
@@ -87,17 +88,23 @@ class ScriptedLog:
         self.subscription = subscription
         self.letters = letters or KeptLetters()
         self.states: list[TableRecord] = []
+        self.beginning = KeptLetters()
         self.writers: list[str] = []
 
     def subscribe(self, *_: object, **__: object) -> ScriptedSubscription:
         return self.subscription
 
     def publisher(self, writer_id: str) -> KeptLetters:
+        if writer_id == "g-begin":
+            return self.beginning
         self.writers.append(writer_id)
         return self.letters
 
     def positions(self, group: str) -> dict[str, int]:
-        return positions_in([r for r in self.letters.records if r.topic == POSITIONS.name], group)
+        return positions_in(self.last_records(POSITIONS).values(), group)
+
+    def last_records(self, topic: Topic) -> dict[bytes, Record]:
+        return {r.key or b"": r for r in self.letters.records + self.beginning.records if r.topic == topic.name}
 
     def table_records(self) -> list[TableRecord]:
         return self.states
@@ -136,10 +143,11 @@ def records(events: Iterable[Transition]) -> list[Record]:
 POISON = Record("tideline.timeline", b"k", b"garbage", partition=2, offset=7)
 
 
-def test_a_table_begins_with_whatever_comes_first() -> None:
-    uid, log = new_uid(), TableLog([])
-    assert consumer(ScriptedSubscription(records(transitions(uid, 5, 6))), log).poll(0) == transitions(uid, 5, 6)
-    assert log.asked == []
+def test_a_new_group_begins_with_the_oldest_event_of_a_table() -> None:
+    uid, tables, log = new_uid(), TableLog([]), ScriptedLog(ScriptedSubscription())
+    log.states = [table_record(uid, 6)]
+    assert again(log, tables, records(transitions(uid, 5, 6))).poll(0) == transitions(uid, 5, 6)
+    assert tables.asked == []
 
 
 def test_with_what_was_seen_before_the_restart_the_gap_is_found() -> None:
@@ -153,9 +161,9 @@ def test_with_what_was_seen_before_the_restart_the_gap_is_found() -> None:
 def test_tables_do_not_disturb_each_other() -> None:
     one, two = new_uid(), new_uid()
     log = TableLog([])
-    mixed = records([transition(one, 1), transition(two, 8), transition(one, 2), transition(two, 9), transition(one, 1)])
+    mixed = records([transition(one, 1), transition(two, 1), transition(one, 2), transition(two, 2), transition(one, 1)])
     events = consumer(ScriptedSubscription(mixed), log)
-    assert [(e.table_uid, e.sequence) for e in events.poll(0)] == [(one, 1), (two, 8), (one, 2), (two, 9)]
+    assert [(e.table_uid, e.sequence) for e in events.poll(0)] == [(one, 1), (two, 1), (one, 2), (two, 2)]
     assert (log.asked, events.counts.duplicates) == ([], 1)
 
 
@@ -250,6 +258,32 @@ def test_a_new_group_does_not_read_the_history_of_quiet_tables() -> None:
     assert events.poll(0) == []
     log.states = [table_record(uid, 9)]
     assert (events.poll(0), events.poll(0)) == ([], transitions(uid, 8, 9))
+
+
+def test_a_new_group_whose_member_dies_before_it_commits_begins_where_it_began() -> None:
+    """It was new again: what had been published meanwhile, and was in the topics no longer, was in nobody's range."""
+    uid, quiet, later = new_uid(), new_uid(), new_uid()
+    log = ScriptedLog(ScriptedSubscription())
+    tables = TableLog([*transitions(uid, 1, 9), *transitions(quiet, 1, 9), *transitions(later, 1, 4)])
+    log.states = [table_record(uid, 3), table_record(quiet, 5)]
+    assert again(log, tables, records(transitions(uid, 2, 3))).poll(0) == transitions(uid, 2, 3)
+    log.states = [table_record(uid, 9), table_record(quiet, 7), table_record(later, 4)]
+    events = again(log, tables, records([transition(uid, 9), transition(later, 4)]))
+    assert events.poll(0) == [*transitions(uid, 4, 9), *transitions(later, 1, 4)]
+    assert events.poll(0) == transitions(quiet, 6, 7)
+
+
+def test_a_group_reads_the_history_of_quiet_tables_in_no_later_life_either() -> None:
+    """The member that came after the first one knew no beginning, and told all that these tables had ever done."""
+    uid, quiet = new_uid(), new_uid()
+    log, tables = ScriptedLog(ScriptedSubscription()), TableLog([*transitions(uid, 1, 9), *transitions(quiet, 1, 9)])
+    log.states = [table_record(uid, 5), table_record(quiet, 9)]
+    first = again(log, tables, records([transition(uid, 5)]))
+    assert first.poll(0) == [transition(uid, 5)]
+    first.commit()
+    second = again(log, tables, [], records([transition(uid, 6)]))
+    assert (second.poll(0), second.lag()) == ([], {uid: 0, quiet: 0})
+    assert second.poll(0) == [transition(uid, 6)]
 
 
 def test_after_a_rebalance_nothing_comes_again_that_another_member_committed() -> None:

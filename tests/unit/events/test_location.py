@@ -117,7 +117,7 @@ def test_options_that_only_a_producer_or_a_consumer_refuses() -> None:
     settings = KafkaSettings("127.0.0.1:1", client_options={"fetch.max.bytes": "10"})
     with pytest.raises(InvalidOption, match=r"has 'fetch.max.bytes'; .* must be >= `message.max.bytes`"):
         KafkaSubscription(
-            settings.client(), {TIMELINE.name: 1}, "group", 1, SystemClock(), settings.topics, dict, from_beginning=True
+            settings.client(), {TIMELINE.name: 1}, "group", 1, SystemClock(), settings.topics, dict, dict, from_beginning=True
         )
 
 

@@ -13,9 +13,9 @@ from tideline_events.errors import CommitLost, PoisonEvent
 from tideline_events.group import ConsumerCounts, GroupPublisher
 from tideline_events.log import POLL_LIMIT, EventLog
 from tideline_events.payload import Event, TableIdentity, TableRecord, Transition
-from tideline_events.positions import position_record
+from tideline_events.positions import position_record, positions_in, start_record, starts_in
 from tideline_events.record import Record
-from tideline_events.topics import TIMELINE
+from tideline_events.topics import POSITIONS, TIMELINE
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import Recovery, TidelineError
 
@@ -45,9 +45,10 @@ class EventConsumer:
     everything since the last commit is delivered again, also what the topics have lost meanwhile: it is read from the table
     logs. If nothing arrives, the positions are compared with `tideline.tables`, so that a quiet table is not left behind.
 
-    A group starts with the oldest records in the topics, without `from_beginning` after the newest. With `snapshot` it starts with
-    the state of each table, a `TableRecord`, and goes on with the transitions after the `sequence` in it. Tables that it meets
-    later start with their first transition.
+    A group starts with the oldest records in the topics, without `from_beginning` after the newest. The first member stores where
+    each table was then: if it dies before it commits, the next one goes on from there. With `snapshot` the group starts with the
+    state of each table, a `TableRecord`, and goes on with the transitions after the `sequence` in it. Tables that it meets later
+    start with their first transition.
 
     `backfill` fills gaps; by default from the log of the table at the event's base path. `seen`: for sinks that store positions
     with their results. It returns the last processed sequence by table uid, and is called at the start and when this member gets
@@ -74,18 +75,17 @@ class EventConsumer:
         self._backfill = backfill or _table_logs()
         self._clock = clock or SystemClock()
         self._stored = seen
-        self._subscription = log.subscribe(topics, group, from_beginning=from_beginning, member=member)
         self._publisher = GroupPublisher(log, group, self._clock)
         self._seen: dict[str, int] = {}
         self._generation = 0
         self._follows_tables = TIMELINE.name in topics
-        self._is_new_group = True
         self._starts: dict[str, int] = {}
-        """Of a new group: the state of tables as of its start, of which no event arrived."""
+        """The sequences of the tables when the group began: a table without a position begins there, or with an older event."""
         self._moved: set[str] = set()
         self._kept: dict[str, int] = {}
         """The positions of the group in the event log, as far as this member read or stored them: none of them is moved back."""
         self._snapshot = snapshot
+        self._stores_starts = seen is None and self._follows_tables and not snapshot
         self._unknown: deque[TableRecord] = deque()
         """With `snapshot`: states of tables without a position, which are not delivered yet."""
         self._taken: deque[Event | TableDeleted] = deque()
@@ -102,6 +102,10 @@ class EventConsumer:
         """Whether the states were read after the waiting records: of a step and its state, which are published together, then both
         are known."""
         self._counts = ConsumerCounts()
+        if self._stores_starts and not self._has_begun():
+            # Before this process is a member, which others wait for; and before what it does not read from the beginning ends.
+            self._publisher.begin(self._first)
+        self._subscription = log.subscribe(topics, group, from_beginning=from_beginning, member=member)
 
     @property
     def counts(self) -> ConsumerCounts:
@@ -156,7 +160,7 @@ class EventConsumer:
         if self._clock.monotonic_s() >= self._heads_at_s + LAG_EVERY_S:
             self._read_states()
         owned = [uid for uid in self._heads if self._subscription.owns(uid)]
-        return {uid: max(0, self._heads[uid] - self._position(uid, self._heads[uid])) for uid in owned}
+        return {uid: max(0, self._heads[uid] - self._position(uid)) for uid in owned}
 
     def poll(self, timeout_s: float) -> list[Event | TableDeleted]:
         """Return the next events; empty after `timeout_s` without any.
@@ -232,16 +236,33 @@ class EventConsumer:
         if self._generation == self._subscription.generation:
             return
         generation = self._subscription.generation
-        stored = self._event_log.positions(self._group) if self._stored is None else self._stored()
-        self._is_new_group = self._is_new_group and not stored
+        held = self._held() if self._stored is None else []
+        stored = positions_in(held, self._group) if self._stored is None else self._stored()
+        if self._stores_starts:
+            self._starts = starts_in(held, self._group)
+        elif self._generation == 0 and not stored and self._follows_tables and not self._snapshot:
+            self._starts = {state.table_uid: state.sequence for state in self._read_states()}
         self._kept = dict(stored)
         for table_uid, sequence in stored.items():
             self._seen[table_uid] = max(sequence, self._seen.get(table_uid, -1))
         if self._snapshot:
             # Of this group or of its members, each table without a position begins with its state.
-            self._is_new_group = False
             self._unknown = deque(s for s in self._read_states() if s.table_uid not in self._seen)
         self._generation, self._reconcile_at_s = generation, self._clock.monotonic_s()
+
+    def _has_begun(self) -> bool:
+        held = self._held()
+        return bool(positions_in(held, self._group) or starts_in(held, self._group))
+
+    def _first(self) -> list[Record]:
+        """Return where the group begins, unless it has begun: its first member may die before it commits anything."""
+        if self._has_begun():
+            return []
+        starts = {"": 0, **{state.table_uid: state.sequence for state in self._read_states()}}
+        return [start_record(self._group, uid, sequence) for uid, sequence in starts.items()]
+
+    def _held(self) -> list[Record]:
+        return list(self._event_log.last_records(POSITIONS).values())
 
     def _begun(self) -> list[TableRecord]:
         """Return the states of the next tables that this member reads and that have no position."""
@@ -254,12 +275,9 @@ class EventConsumer:
         self._count(delivered=len(begun))
         return begun
 
-    def _position(self, table_uid: str, head: int) -> int:
-        """Return the last sequence processed of a table. Of a new group, a table of which no event arrived begins at its `head`."""
-        known = self._seen.get(table_uid)
-        if known is None and self._is_new_group:
-            known = self._starts.setdefault(table_uid, head)
-        return self._starts.get(table_uid, 0) if known is None else known
+    def _position(self, table_uid: str) -> int:
+        """Return the last sequence processed of a table; if no event of it arrived, that at which the group began."""
+        return self._seen.get(table_uid, self._starts.get(table_uid, 0))
 
     def _reconciled(self) -> list[Transition]:
         """Return transitions of tables whose state is ahead of the position, at most a batch of one table."""
@@ -268,7 +286,7 @@ class EventConsumer:
             self._behind.extend(state for state in states if self._subscription.owns(state.table_uid))
         while self._behind:
             state = self._behind[0]
-            last = self._position(state.table_uid, state.sequence)
+            last = self._position(state.table_uid)
             upto = min(state.sequence, last + _BACKFILL_BATCH)
             if upto <= last:
                 self._behind.popleft()
@@ -278,7 +296,6 @@ class EventConsumer:
             self._count(delivered=len(found))
             if found:
                 return found
-        self._is_new_group = False
         self._reconcile_at_s = self._clock.monotonic_s() + RECONCILE_EVERY_S
         return []
 
@@ -314,7 +331,7 @@ class EventConsumer:
         if not self._is_plausible(transition, last or 0):
             raise PoisonEvent(f"sequence {sequence} after {last or 0}", expected="a sequence that the table log has")
         if last is None:
-            last = min(sequence - 1, self._starts.get(table.uid, sequence if self._is_new_group else 0))
+            last = min(sequence - 1, self._starts.get(table.uid, 0))
         filled: list[Transition] = []
         if sequence > last + 1:
             filled = self._filled(table, last + 1, sequence - 1)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+
+import tenacity
 
 from tideline_events.envelope import encode
 from tideline_events.errors import PublisherFenced, PublishUnknown
@@ -12,6 +16,8 @@ from tideline_events.log import EventLog, Publisher, Subscription
 from tideline_events.payload import DeadLetter
 from tideline_events.record import Record
 from tideline_table.clock import Clock
+
+_BEGINNINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,23 @@ class GroupPublisher:
                         raise
                 else:
                     return
+
+    def begin(self, first: Callable[[], Sequence[Record]]) -> None:
+        """Publish what `first` returns, which returns nothing once the group has begun.
+
+        All members begin under one writer id, and ask `first` once they have it: of two at the same moment, one has begun before
+        the other asks, or can no longer publish.
+        """
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((PublisherFenced, PublishUnknown)),
+            wait=tenacity.wait_random_exponential(0.1, max=2.0),
+            stop=tenacity.stop_after_attempt(_BEGINNINGS),
+            sleep=self._clock.sleep,
+            reraise=True,
+        ):
+            with attempt, closing(self._log.publisher(f"{self._group}-begin")) as publisher:
+                if records := first():
+                    publisher.publish(*records)
 
     def give_up(self, record: Record, reason: str) -> None:
         """Publish a dead letter for a record."""

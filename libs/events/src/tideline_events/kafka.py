@@ -12,7 +12,16 @@ from datetime import datetime
 from typing import TypeVar
 
 import tenacity
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupState,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its public names are not marked as exported
     AdminClient,
     ConfigResource,
@@ -152,6 +161,7 @@ class KafkaEventLog:
             self._clock,
             settings.topics,
             lambda: self.topic_ids(topics),
+            lambda: self._readers(settings.topics.client(group)),
             from_beginning=from_beginning,
         )
 
@@ -166,6 +176,17 @@ class KafkaEventLog:
     def close(self) -> None:
         """See `EventLog.close`. The only connection of the log to Kafka ends with this object."""
         self._settings.wire.close()
+
+    def _readers(self, group: str) -> dict[str, set[tuple[str, int]]]:
+        """Return the partitions that each member of a group reads, by member id; nothing if it is not at rest or no broker says."""
+        (future,) = self._admin.describe_consumer_groups([group], request_timeout=self._settings.timeout_s).values()
+        try:
+            found = future.result()
+        except KafkaException:
+            return {}
+        if found.state != ConsumerGroupState.STABLE:
+            return {}
+        return {m.member_id: {(at.topic, at.partition) for at in m.assignment.topic_partitions} for m in found.members}
 
     def _partition_count(self, of_contract: str) -> int:
         topic = self._settings.topics.name(of_contract)

@@ -21,7 +21,7 @@ from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
 CHECK_EVERY_S = 15.0
-"""Interval at which a reader asks whether its topics are still the same."""
+"""Interval at which a reader asks whether its topics are still the same, and all of their partitions read."""
 _LOOK_S = 1.0
 # Names with an underscore are librdkafka's own codes, which have no public name.
 _TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
@@ -53,12 +53,14 @@ class KafkaSubscription:
         clock: Clock,
         topics: TopicSettings,
         topic_ids: Callable[[], Mapping[str, str]],
+        readers: Callable[[], Mapping[str, set[tuple[str, int]]]],
         *,
         from_beginning: bool,
     ) -> None:
         """`partition_counts`: the number of partitions of each topic to read, by its name in Kafka.
 
-        `topic_ids`: see `EventLog.topic_ids`, for these topics.
+        `topic_ids`: see `EventLog.topic_ids`, for these topics. `readers` returns the partitions that each member of the group
+        reads, by member id, and nothing while they are being divided.
         """
         options: dict[str, str | int | float | bool] = {
             **client,
@@ -89,6 +91,8 @@ class KafkaSubscription:
         self._committed: dict[tuple[str, int], int] = {}
         """The offsets that this member committed, of its partitions."""
         self._ask_ids = topic_ids
+        self._ask_readers = readers
+        self._was_unread = False
         self._check_at_s = clock.monotonic_s() + CHECK_EVERY_S
         self._closed = False
         self._trouble: EventLogUnavailable | None = None
@@ -98,7 +102,7 @@ class KafkaSubscription:
             if not from_beginning:
                 partitions = [TopicPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
                 self._settle_start(partitions, timeout_s)
-            self._consumer.subscribe(list(self._counts), on_assign=self._note, on_revoke=self._forget)
+            self._join()
         except KafkaException as failure:
             self._consumer.close()
             raise EventLogUnavailable(f"joining group {group!r}: {failure.args[0].str()}", remedy="retry") from failure
@@ -173,6 +177,7 @@ class KafkaSubscription:
             ids = dict(self._ask_ids())
             others = {self._topics.name(name) for name, topic_id in ids.items() if self._ids.get(name) != topic_id}
             lost |= {one for one in self._assigned if one[0] in others}
+            self._divide_unread()
             self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
         for one in sorted(lost):
             self._uncommitted.pop(one, None)
@@ -184,6 +189,25 @@ class KafkaSubscription:
                 self._check_at_s = self._clock.monotonic_s()
                 raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
         self._ids = ids
+
+    def _divide_unread(self) -> None:
+        """Join the group again if no member reads one of the partitions, and none did at the last check.
+
+        A member with a name that dies after a rebalance took partitions from it, and before it said that they are free, comes back
+        to the others: they stay without a reader until the next rebalance.
+        """
+        self._count()
+        readers = self._ask_readers()
+        read = set().union(*readers.values())
+        is_unread = bool(readers) and any((topic, n) not in read for topic, count in self._counts.items() for n in range(count))
+        if is_unread and self._was_unread and self._consumer.memberid() == min(readers):
+            _log.warning("group %s: no member reads some partitions; they are divided anew", self._group)
+            self._consumer.unsubscribe()
+            self._join()
+        self._was_unread = is_unread
+
+    def _join(self) -> None:
+        self._consumer.subscribe(list(self._counts), on_assign=self._note, on_revoke=self._forget)
 
     def _begun_in_deleted(self) -> set[tuple[str, int]]:
         """Return those of the partitions that came whose committed offset is of a topic that was deleted."""

@@ -71,7 +71,8 @@ POSITIONS = Topic(
     DAY_S,
     compacted=True,
     publisher="consumers",
-    content="the last sequence of each table that a consumer group processed; no CloudEvents (`EventConsumer`)",
+    content="the last sequence of each table that a consumer group processed, and that at which the group began; no CloudEvents "
+    "(`EventConsumer`)",
 )
 
 CHANGES_POSITIONS = Topic(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 
-from tideline_events import EventLog, GroupPublisher, PublisherFenced, PublishUnknown, Record
+from tideline_events import EventLog, GroupPublisher, Record
 from tideline_events.positions import position_record
 from tideline_table.clock import Clock
 
@@ -22,29 +21,18 @@ class Ledger(GroupPublisher):
 
     def positions(self) -> Mapping[str, int]:
         """Return the last delivered sequence of each table. A group that begins now has what was published before behind it."""
-        return self._log.positions(self._group) or self._begun()
+        stored = self._log.positions(self._group)
+        if not stored:
+            self.begin(self._first)
+            stored = self._log.positions(self._group)
+        return stored
 
-    def _begun(self) -> Mapping[str, int]:
-        """Begin the group, unless another instance has begun it; return its positions.
-
-        All instances begin with one writer id, and read again once they have it: of two at the same moment, one has begun before
-        the other reads, or can no longer publish.
-        """
-        for is_last in (False, True):
-            with closing(self._log.publisher(f"{self._group}-begin")) as publisher:
-                stored: Mapping[str, int] = self._log.positions(self._group)
-                if stored:
-                    return stored
-                known = [] if self._from_oldest else list(self._log.table_records())
-                stored = {BEGUN: 0, **{record.table_uid: record.sequence for record in known}}
-                try:
-                    publisher.publish(*self._records(stored))
-                except (PublisherFenced, PublishUnknown):
-                    if is_last:
-                        raise
-                else:
-                    return stored
-        raise AssertionError("the last attempt returns or raises")
+    def _first(self) -> list[Record]:
+        """Return the first positions of the group, unless another instance has begun it."""
+        if self._log.positions(self._group):
+            return []
+        known = [] if self._from_oldest else list(self._log.table_records())
+        return self._records({BEGUN: 0, **{record.table_uid: record.sequence for record in known}})
 
     def store(self, positions: Mapping[str, int]) -> None:
         """Store positions of tables."""
