@@ -46,7 +46,7 @@ SERVED = 3
 """Table services that have to come to an end between them."""
 ATTEMPTS = 40
 FREE_ATTEMPTS = 12
-"""Those of Hudi that wait for no table service."""
+"""Attempts of Hudi before each one waits for a table service."""
 WAIT_S = 400.0
 OURS, THEIRS, BOTH = range(8), range(10, 18), range(20, 24)
 LOST = ("onflict", "clustering file group")

@@ -191,17 +191,17 @@ class KafkaSubscription:
         self._ids = ids
 
     def _divide_unread(self) -> None:
-        """Join the group again if no member reads one of the partitions, and none did at the last check.
+        """Join the group again, so that Kafka divides all partitions, if no member reads one of them now and at the last check.
 
-        A member with a name that dies after a rebalance took partitions from it, and before it said that they are free, comes back
-        to the others: they stay without a reader until the next rebalance.
+        A rebalance takes partitions from a member, which then says that they are free. If it dies in between and has a name, it
+        gets its other partitions back without a rebalance, and nobody gets those.
         """
         self._count()
         readers = self._ask_readers()
         read = set().union(*readers.values())
         is_unread = bool(readers) and any((topic, n) not in read for topic, count in self._counts.items() for n in range(count))
         if is_unread and self._was_unread and self._consumer.memberid() == min(readers):
-            _log.warning("group %s: no member reads some partitions; they are divided anew", self._group)
+            _log.warning("group %s: no member reads some partitions; this member joins again", self._group)
             self._consumer.unsubscribe()
             self._join()
         self._was_unread = is_unread

@@ -1,7 +1,7 @@
 """Positions of consumer groups: how far a group has processed each table, as records of a compacted topic.
 
-The key of a record is a JSON list of group and table uid, its value the sequence in decimal digits. A record with "start" as third
-item of its key says which sequence a table had when the group began; with an empty uid, that the group has begun.
+The key of a record is a JSON list of group and table uid, its value the sequence in decimal digits. If the key has "start" as
+third item, the value is the sequence that the table had when the group began; the record with an empty uid says that it has begun.
 """
 
 from __future__ import annotations
